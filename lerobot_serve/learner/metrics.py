@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import math
 
 from prometheus_client.core import Metric
 
-from lerobot_serve.learner.rounds.settings import Shown
-from lerobot_serve.learner.rounds.states import Phase
+from lerobot_serve.contract.records import LearnerState
 from lerobot_serve.telemetry.metric_families import counter, gauge
 
 
-def collect(shown: Shown) -> Iterator[Metric]:
-    """Yield all families."""
+def collect(shown: LearnerState, rounds: Mapping[str, int]) -> Iterator[Metric]:
+    """Yield all families; `rounds` are those that have ended, by how they ended."""
     state = gauge('learner_state', '1 for the state that the learner is in', ['state'])
-    for phase in Phase:
-        state.add_metric([phase.name.lower()], float(shown.phase is phase))
+    for each in LearnerState.State:
+        state.add_metric([each.word], float(shown.state is each))
     yield state
     for name, text, value in (
         ('learner_round', 'number of the running or last round', shown.round),
@@ -28,9 +27,10 @@ def collect(shown: Shown) -> Iterator[Metric]:
     ):
         if not math.isnan(value):
             yield gauge(name, text, value=value)
+    dropped = {each.reason: each.count for each in shown.dropped}
     for name, text, label, counts in (
-        ('learner_rounds', 'ended rounds, by how they ended', 'end', shown.rounds),
-        ('learner_dropped', 'what was refused or failed, by reason', 'reason', shown.dropped),
+        ('learner_rounds', 'ended rounds, by how they ended', 'end', rounds),
+        ('learner_dropped', 'what was refused or failed, by reason', 'reason', dropped),
     ):
         family = counter(name, text, [label])
         for key, count in sorted(counts.items()):

@@ -14,18 +14,23 @@ from pathlib import Path
 import socket
 import time
 
+from msgspec.structs import replace
+
 from lerobot_serve.contract import errors as wire_errors
+from lerobot_serve.contract import records
+from lerobot_serve.contract.codec import decode, encode
+from lerobot_serve.contract.types import Time
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.recorded_episode import decode_recorded
 from lerobot_serve.learner.memory.memory import Memory
 from lerobot_serve.learner.metrics import collect
 from lerobot_serve.learner.parameters import LearnerParameters
-from lerobot_serve.learner.ros.messages import news_of, state_message, version_message
 from lerobot_serve.learner.rounds.learner import Learner
 from lerobot_serve.learner.rounds.requests import Command, Malformed
-from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings, Shown
-from lerobot_serve.learner.steps.process import start_process
+from lerobot_serve.learner.rounds.settings import LearnerSettings
+from lerobot_serve.learner.steps.process import StepProcess
 from lerobot_serve.learner.trainers.trainer_file import BUILTIN, read_trainer_file
+from lerobot_serve.learner.versions import announcement, canary_news
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.node_parameters import NodeParameters
@@ -43,7 +48,6 @@ from lerobot_serve_interfaces.msg import CanaryState, LearnerState, PolicyVersio
 
 NAME = 'learner'
 VERSIONS_FOLDER = 'lerobot_serve/versions'
-SECONDS_A_MINUTE = 60.0
 
 
 class LearnerNode(SteadyClockNode):
@@ -55,7 +59,6 @@ class LearnerNode(SteadyClockNode):
         """Raises UserError and ParameterError, before anything is announced."""
         super().__init__(NAME, context=runtime.context)
         parameters = NodeParameters(self, LearnerParameters)
-        self._sources = parameters.current.sources
         self._settings = learner_settings(parameters.current, self.get_fully_qualified_name())
         name = self.get_fully_qualified_name()
         self._lock = FolderLock(self._settings.folder, name, 'folder')
@@ -71,9 +74,8 @@ class LearnerNode(SteadyClockNode):
         )
         self.learner = Learner(
             self._settings,
-            live_settings(parameters.current),
             self._memory,
-            start_process,
+            StepProcess,
             self,
             time.monotonic,
         )
@@ -85,7 +87,7 @@ class LearnerNode(SteadyClockNode):
         )
         self._endpoint = start_endpoint(
             parameters.current,
-            lambda: collect(self.learner.shown),
+            lambda: collect(self.learner.shown, self.learner.ended),
             keys='',
             why_not_ready=str,
             why_not_alive=runtime.why_not_alive,
@@ -112,7 +114,7 @@ class LearnerNode(SteadyClockNode):
         )
         if parameters.router:
             self.create_subscription(
-                CanaryState, f'{parameters.router}/canary', self._on_canary, qos.STATE
+                CanaryState, f'{parameters.router}/canary', self._on_canary, qos.STATE, raw=True
             )
 
     # main thread, once the executor spins
@@ -128,19 +130,25 @@ class LearnerNode(SteadyClockNode):
         except wire_errors.Malformed as error:
             self.learner.requests.put(Malformed(str(error)))
 
-    def _on_canary(self, message: CanaryState) -> None:
-        if news := news_of(message):
+    def _on_canary(self, raw: bytes) -> None:
+        try:
+            news = canary_news(decode(records.CanaryState, raw))
+        except wire_errors.Malformed as error:
+            self.get_logger().warning(f'a state of the canary is refused: {error}')
+            return
+        if news:
             self.learner.requests.put(news)
 
     def _on_change(self, parameters: LearnerParameters) -> None:
-        self.learner.live = live_settings(parameters)
+        self.learner.live = parameters
         self.learner.requests.wake()
 
     # the thread `rounds`
 
-    def on_state(self, shown: Shown) -> None:
-        stamp = self.get_clock().now().to_msg()
-        self._states.publish(state_message(shown, self.get_fully_qualified_name(), stamp))
+    def on_state(self, shown: records.LearnerState) -> None:
+        now = self.get_clock().now().to_msg()
+        stamp, name = Time(now.sec, now.nanosec), self.get_fully_qualified_name()
+        self._states.publish(encode(replace(shown, stamp=stamp, learner=name)))
 
     def on_version(self, version_id: str) -> None:
         folder = self._settings.store / version_id
@@ -149,8 +157,8 @@ class LearnerNode(SteadyClockNode):
         except VersionError as error:
             self.get_logger().warning(f'{version_id} is not announced: {error}')
             return
-        store = str(self._settings.store)
-        self._versions.publish(version_message(manifest, store, self._sources))
+        sources = str(self._settings.store), *self._settings.parameters.sources
+        self._versions.publish(encode(announcement(manifest, sources)))
 
     def log_info(self, text: str) -> None:
         self.get_logger().info(text)
@@ -165,35 +173,17 @@ class LearnerNode(SteadyClockNode):
         super().destroy_node()
 
 
-def live_settings(parameters: LearnerParameters) -> LiveSettings:
-    """Return what may change."""
-    return LiveSettings(
-        episodes_per_round=parameters.episodes_per_round,
-        round_period_s=parameters.round_period_s,
-        budget_s=parameters.round_budget_minutes * SECONDS_A_MINUTE,
-    )
-
-
 def learner_settings(parameters: LearnerParameters, node: str) -> LearnerSettings:
     """Return what is fixed at start. Raises ParameterError, UserError."""
-    trainer = parameters.trainer
-    if trainer != BUILTIN:
-        trainer = str(Path(trainer).expanduser())
-        read_trainer_file(Path(trainer))
-    store = Path(parameters.store or ros_home() / VERSIONS_FOLDER).expanduser()
-    layout = Store.make(store).layout
+    if parameters.trainer != BUILTIN:
+        read_trainer_file(Path(parameters.trainer))
+    store = Store.make(Path(parameters.store or ros_home() / VERSIONS_FOLDER).expanduser())
     return LearnerSettings(
         folder=state_path(parameters.folder, node),
-        store=layout.folder,
+        store=store.layout.folder,
         host=socket.gethostname(),
-        parent=parent_folder(parameters.parent, Store(layout)),
-        trainer=trainer,
-        seed=parameters.seed,
-        vcodec=parameters.vcodec,
-        episode_folders=tuple(Path(each).expanduser() for each in parameters.episode_folders),
-        filters=parameters.episode_filters,
-        sources=parameters.sources,
-        builds_on_promoted=bool(parameters.router),
+        parent=parent_folder(parameters.parent, store),
+        parameters=parameters,
     )
 
 

@@ -8,18 +8,17 @@ of a version is the one that a server reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 import hashlib
 import os
 from pathlib import Path
-import stat
 from typing import BinaryIO
 
 import msgspec
 
 from lerobot_serve.versions.errors import PublishError, store_error
-from lerobot_serve.versions.file_hash import BLOCK_BYTES, CountBytes, ignore_bytes
+from lerobot_serve.versions.file_hash import BLOCK_BYTES, CountBytes, ignore_bytes, open_regular
 from lerobot_serve.versions.incoming import (
     complete,
     incoming_folder,
@@ -107,7 +106,16 @@ def publish(
                 _copied(_opened(source, path, follows_links), folder, path, count)
                 for path in paths
             )
-            manifest = _manifest(identity, files, details)
+            values = {
+                **asdict(details),
+                'format_version': FORMAT_VERSION,
+                'id': identity.fingerprint,
+                'policy_kind': identity.kind,
+                'hub': identity.hub,
+                'files': [msgspec.structs.asdict(each) for each in files],
+                'sources': list(details.sources),
+            }
+            manifest = checked_manifest(values, 'manifest')
             write_manifest(folder, manifest)
             if (found := identify(folder)) != identity:
                 raise PublishError(
@@ -118,26 +126,6 @@ def publish(
             return Published(manifest, complete(store.layout, folder, manifest), left_out)
     except OSError as error:
         raise store_error(f'{source} cannot be published', error) from None
-
-
-def _manifest(
-    identity: PolicyIdentity, files: tuple[VersionFile, ...], details: Details
-) -> Manifest:
-    return checked_manifest(
-        {
-            'format_version': FORMAT_VERSION,
-            'id': identity.fingerprint,
-            'policy_kind': identity.kind,
-            'created': details.created,
-            'files': [msgspec.to_builtins(each) for each in files],
-            'parent': details.parent,
-            'dataset_sha256': details.dataset_sha256,
-            'note': details.note,
-            'hub': identity.hub,
-            'sources': list(details.sources),
-        },
-        'manifest',
-    )
 
 
 def policy_paths(source: Path) -> tuple[list[str], tuple[str, ...]]:
@@ -176,51 +164,40 @@ def _collect(source: Path, below: str, found: list[str], hidden: list[str]) -> N
                 )
 
 
-def _copied(handle: int, folder: Path, path: str, count: CountBytes) -> VersionFile:
+def _copied(read: BinaryIO, folder: Path, path: str, count: CountBytes) -> VersionFile:
     """Copy an open file and flush it. Raises PublishError, OSError."""
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(handle, 'rb') as read, open(target, 'xb') as written:
-        before = os.fstat(handle)
+    digest, size = hashlib.sha256(), 0
+    with read, open(target, 'xb') as written:
+        before = os.fstat(read.fileno())
         # no more than it had at first: a file may grow for ever
-        blocks = _blocks_up_to(read, before.st_size)
-        size, sha256 = _copy_blocks(blocks, written, count)
-        after = os.fstat(handle)
+        while block := read.read(min(BLOCK_BYTES, before.st_size - size)):
+            written.write(block)
+            digest.update(block)
+            size += len(block)
+            count(len(block))
+        written.flush()
+        os.fsync(written.fileno())
+        after = os.fstat(read.fileno())
         if (size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise PublishError(
                 f'{path} changed while it was read; publish it when nothing writes to it'
             )
-    return VersionFile(path=path, size_bytes=size, sha256=sha256)
+    return VersionFile(path=path, size_bytes=size, sha256=digest.hexdigest())
 
 
-def _blocks_up_to(read: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
-    while block := read.read(min(BLOCK_BYTES, limit_bytes)):
-        limit_bytes -= len(block)
-        yield block
-
-
-def _copy_blocks(blocks: Iterable[bytes], written: BinaryIO, count: CountBytes) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
-    for block in blocks:
-        written.write(block)
-        digest.update(block)
-        size += len(block)
-        count(len(block))
-    written.flush()
-    os.fsync(written.fileno())
-    return size, digest.hexdigest()
-
-
-def _opened(source: Path, path: str, follows_links: bool) -> int:
+def _opened(source: Path, path: str, follows_links: bool) -> BinaryIO:
     """Open a regular file, behind a link only where that is allowed. Raises PublishError."""
     file = source / path
     if file.is_symlink():
         file = file.resolve() if follows_links else _blob_of(source, file)
-    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise PublishError(f'{source / path} is no regular file; remove it, or move it elsewhere')
-    return handle
+    try:
+        return open_regular(file)
+    except ValueError:
+        raise PublishError(
+            f'{source / path} is no regular file; remove it, or move it elsewhere'
+        ) from None
 
 
 def _blob_of(source: Path, link: Path) -> Path:

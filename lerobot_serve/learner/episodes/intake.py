@@ -12,7 +12,7 @@ from collections.abc import Callable
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.episodes.stock import Stock
 from lerobot_serve.learner.memory.database import MemoryNotWritten
-from lerobot_serve.learner.memory.records import Learned
+from lerobot_serve.learner.memory.memory import Learned
 
 RETRY_S = 5.0
 WAITING_LIMIT = 20_000
@@ -79,3 +79,13 @@ class EpisodeIntake:
         waiting, self._waiting = self._waiting, deque()
         for episode, is_announced in waiting:
             self.learn(episode, is_announced=is_announced)
+
+
+def check_usable(episode: RecordedEpisode) -> None:
+    """Raise ValueError for an episode without a name or full path, or with control characters."""
+    for name in ('client_id', 'episode_id', 'host', 'path'):
+        value = getattr(episode, name)
+        if not value or not value.isprintable():
+            raise ValueError(f'{name} must be printable and not empty, got {value!r:.80}')
+    if not episode.path.startswith('/'):
+        raise ValueError(f'path must be a full path, got {episode.path!r:.80}')

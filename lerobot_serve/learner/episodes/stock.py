@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
-from lerobot_serve.learner.episodes.availability import Availability, find_bag
-from lerobot_serve.learner.episodes.selection import is_selected
-from lerobot_serve.learner.memory.memory import Memory
-from lerobot_serve.learner.memory.records import Learned
+from lerobot_serve.learner.episodes.selection import Availability, find_bag, is_selected
+from lerobot_serve.learner.memory.memory import Learned, Memory
 
 NOT_SELECTED = 'not_selected'
 

@@ -10,18 +10,18 @@ killed before it, the round is begun again; after it, nothing is.
 from __future__ import annotations
 
 from collections.abc import Collection
-import json
+from enum import Enum
 from pathlib import Path
+
+import msgspec
+from msgspec import Struct
 
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
-from lerobot_serve.learner.episodes.availability import Place
-from lerobot_serve.learner.episodes.encoding import from_json, to_json
+from lerobot_serve.learner.episodes.selection import Place
 from lerobot_serve.learner.memory.database import Database
-from lerobot_serve.learner.memory.records import Learned, RoundEnd, RoundRecord
-from lerobot_serve.learner.versions.parents import Version
+from lerobot_serve.learner.versions import Version
 
-ROUND_FIELDS = 'number, attempt, deaths, parent, dataset_sha256, trained, output, end, text'
 PAUSED, RUNNING, YES = 'paused', 'running', 'yes'
 # of an episode that is announced again and again under other paths
 PLACE_LIMIT = 16
@@ -29,6 +29,46 @@ USED = """
     SELECT sha256 FROM round_episodes JOIN rounds ON rounds.number = round_episodes.round
     WHERE rounds.end = 'published'
 """
+
+
+class Learned(Enum):
+    """What an announced episode is."""
+
+    NEW = 'new'
+    # the same bag at the same place
+    REPEATED = 'repeated'
+    # a copy of a bag that is known, at another place
+    DOUBLE = 'double'
+    # another bag of the same episode: the first one counts
+    OTHER_BAG = 'other_bag'
+    # another bag of the same episode, which has its outcome: a cut one lacks it
+    REPLACED = 'replaced'
+
+
+class RoundEnd(Enum):
+    """How a round ended; OPEN: it has not."""
+
+    OPEN = ''
+    PUBLISHED = 'published'
+    FAILED = 'failed'
+    GIVEN_UP = 'given_up'
+
+
+class RoundRecord(Struct, frozen=True, array_like=True):
+    """
+    One round, a row of the table. `trained` is the fingerprint of its policy in the folder
+    `output`, empty before it is trained; `deaths` counts processes that ended during it.
+    """
+
+    number: int
+    attempt: int = 1
+    deaths: int = 0
+    parent: str = ''
+    dataset_sha256: str = ''
+    trained: str = ''
+    output: str = ''
+    end: RoundEnd = RoundEnd.OPEN
+    text: str = ''
 
 
 class Memory:
@@ -74,7 +114,7 @@ class Memory:
             episode.client_id,
             episode.episode_id,
             episode.outcome,
-            to_json(episode),
+            msgspec.json.encode(episode).decode(),
         )
         if not changed:
             return Learned.OTHER_BAG
@@ -82,7 +122,7 @@ class Memory:
         return Learned.NEW
 
     def _add_place(self, episode: RecordedEpisode) -> Learned:
-        if len(self._places(episode.sha256)) >= PLACE_LIMIT:
+        if len(self.places(episode.sha256)) >= PLACE_LIMIT:
             # the first ones stay: those of its recorder and of the folders
             return Learned.REPEATED
         changed = self._database.change(
@@ -93,18 +133,15 @@ class Memory:
         )
         return Learned.DOUBLE if changed else Learned.REPEATED
 
-    def _places(self, sha256: str) -> list[Place]:
-        rows = self._database.rows('SELECT host, path FROM places WHERE sha256 = ?', sha256)
-        return [Place(*row) for row in rows]
-
     def places(self, sha256: str) -> list[Place]:
         """Return where the copies of a bag are."""
-        return self._places(sha256)
+        rows = self._database.rows('SELECT host, path FROM places WHERE sha256 = ?', sha256)
+        return [Place(*row) for row in rows]
 
     def episodes(self) -> list[RecordedEpisode]:
         """Return all episodes, in the order of their names."""
         rows = self._database.rows('SELECT content FROM episodes ORDER BY client_id, episode_id')
-        return [from_json(json.loads(content)) for (content,) in rows]
+        return [msgspec.json.decode(content, type=RecordedEpisode) for (content,) in rows]
 
     def used(self) -> set[str]:
         """Return the hashes of the episodes behind any published version."""
@@ -133,13 +170,8 @@ class Memory:
         return found[0] if found else None
 
     def _rounds(self, condition: str) -> list[RoundRecord]:
-        rows = self._database.rows(f'SELECT {ROUND_FIELDS} FROM rounds {condition}')
-        return [
-            RoundRecord(
-                number, attempt, deaths, parent, sha256, trained, output, RoundEnd(end), text
-            )
-            for number, attempt, deaths, parent, sha256, trained, output, end, text in rows
-        ]
+        rows = self._database.rows(f'SELECT * FROM rounds {condition}')
+        return msgspec.convert(rows, list[RoundRecord])
 
     def begin_round(self, parent: str) -> RoundRecord:
         """Begin a round, or the open one again from its beginning. Raises MemoryNotWritten."""
@@ -152,8 +184,7 @@ class Memory:
             self._database.change('DELETE FROM round_episodes WHERE round = ?', record.number)
             self._database.change(
                 'INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)',
-                *(record.number, record.attempt, record.deaths, record.parent),
-                *('', '', '', '', ''),
+                *msgspec.to_builtins(record),
             )
         return record
 

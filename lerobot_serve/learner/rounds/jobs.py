@@ -12,11 +12,10 @@ import re
 import shutil
 
 from lerobot_serve.learner.episodes.stock import Stock
-from lerobot_serve.learner.memory.memory import Memory
-from lerobot_serve.learner.memory.records import RoundRecord
+from lerobot_serve.learner.memory.memory import Memory, RoundRecord
 from lerobot_serve.learner.rounds import texts
 from lerobot_serve.learner.rounds.settings import LearnerSettings
-from lerobot_serve.learner.steps.jobs import (
+from lerobot_serve.learner.steps.lines import (
     BagToConvert,
     ConvertJob,
     PublishJob,
@@ -24,7 +23,7 @@ from lerobot_serve.learner.steps.jobs import (
     StageJob,
     TrainJob,
 )
-from lerobot_serve.learner.versions.parents import lineage
+from lerobot_serve.learner.versions import lineage
 from lerobot_serve.versions.manifest import MANIFEST_FILE
 
 ROUND = re.compile(r'(\d{6,})-(\d+)')
@@ -85,26 +84,22 @@ class RoundJobs:
     # jobs
 
     def scan(self) -> ScanJob:
-        parent = self._settings.parent
-        return ScanJob(
-            tuple(map(str, self._settings.episode_folders)), str(parent) if parent else ''
-        )
+        folders = self._settings.parameters.episode_folders
+        return ScanJob(tuple(Path(each).expanduser() for each in folders), self._settings.parent)
 
     def stage(self) -> StageJob:
         """Return the conversion ahead of a round of what no conversion was given."""
         wanted = {each.sha256 for each in self._stock.unstaged()}
         return StageJob(
             bags=tuple(each for each in self._bags() if each.sha256 in wanted),
-            dataset=str(self._settings.dataset),
-            filters=self._settings.filters,
-            vcodec=self._settings.vcodec,
+            dataset=self._settings.dataset,
+            filters=self._settings.parameters.episode_filters,
+            vcodec=self._settings.parameters.vcodec,
         )
 
     def _bags(self) -> tuple[BagToConvert, ...]:
         return tuple(
-            BagToConvert(
-                *(str(path), each.sha256, each.client_id, each.episode_id), tuple(map(str, copies))
-            )
+            BagToConvert(path, each.sha256, each.client_id, each.episode_id, tuple(copies))
             for each, (path, *copies) in self._stock.bags()
         )
 
@@ -113,22 +108,22 @@ class RoundJobs:
         used = self._stock.of(sorted(self._memory.used_by([each.round for each in line])))
         return ConvertJob(
             bags=self._bags(),
-            dataset=str(self._settings.dataset),
-            filters=self._settings.filters,
-            vcodec=self._settings.vcodec,
+            dataset=self._settings.dataset,
+            filters=self._settings.parameters.episode_filters,
+            vcodec=self._settings.parameters.vcodec,
             used=tuple((each.client_id, each.episode_id) for each in used),
         )
 
     def train(self, record: RoundRecord, new_episodes: Sequence[int], budget_s: float) -> TrainJob:
         folder = self.folder(record)
         return TrainJob(
-            trainer=self._settings.trainer,
-            parent=str(self._parent_folder(record.parent)),
-            dataset=str(self._settings.dataset),
-            output=str(folder / OUTPUT),
-            work=str(folder / WORK),
-            new_episodes=tuple(new_episodes),
-            seed=self._settings.seed,
+            trainer=self._settings.parameters.trainer,
+            parent=self._parent_folder(record.parent),
+            dataset=self._settings.dataset,
+            output=folder / OUTPUT,
+            work=folder / WORK,
+            new_episodes=frozenset(new_episodes),
+            seed=self._settings.parameters.seed,
             budget_s=budget_s,
         )
 
@@ -141,11 +136,11 @@ class RoundJobs:
     def publish(self, record: RoundRecord) -> PublishJob:
         episodes = self._stock.of(sorted(self._memory.used_by([record.number])))
         return PublishJob(
-            store=str(self._settings.store),
-            policy=record.output,
+            store=self._settings.store,
+            policy=Path(record.output),
             fingerprint=record.trained,
             parent=record.parent,
             dataset_sha256=record.dataset_sha256,
             note=texts.note_text(record.number, episodes, self.total_episodes),
-            sources=self._settings.sources,
+            sources=self._settings.parameters.sources,
         )

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import math
 import select
 from typing import assert_never
 
+from msgspec.structs import replace
+
+from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.fingerprint import digest_of
+from lerobot_serve.contract.records import DropCount, LearnerState
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
-from lerobot_serve.learner.episodes.encoding import check_usable, from_json
-from lerobot_serve.learner.episodes.intake import EpisodeIntake
+from lerobot_serve.learner.episodes.intake import check_usable, EpisodeIntake
 from lerobot_serve.learner.episodes.stock import Stock
 from lerobot_serve.learner.memory.database import MemoryNotWritten
-from lerobot_serve.learner.memory.memory import Memory
-from lerobot_serve.learner.memory.records import RoundEnd, RoundRecord
+from lerobot_serve.learner.memory.memory import Memory, RoundEnd, RoundRecord
 from lerobot_serve.learner.rounds import texts
 from lerobot_serve.learner.rounds.due import (
     due_event,
@@ -33,13 +35,15 @@ from lerobot_serve.learner.rounds.due import (
     Unfinished,
 )
 from lerobot_serve.learner.rounds.jobs import RoundJobs
-from lerobot_serve.learner.rounds.listener import LearnerListener
 from lerobot_serve.learner.rounds.requests import Answer, Call, Command, Malformed, Requests
-from lerobot_serve.learner.rounds.settings import Counts, LearnerSettings, LiveSettings, Shown
+from lerobot_serve.learner.rounds.settings import (
+    Counts,
+    LearnerListener,
+    LearnerSettings,
+)
 from lerobot_serve.learner.rounds.states import Event, next_phase, Phase, RUNNING
 from lerobot_serve.learner.rounds.step_runner import StepRunner
-from lerobot_serve.learner.steps.process import StartStep, Step
-from lerobot_serve.learner.steps.reports import (
+from lerobot_serve.learner.steps.lines import (
     Advance,
     ConvertDone,
     Failed,
@@ -52,14 +56,26 @@ from lerobot_serve.learner.steps.reports import (
     StageDone,
     TrainDone,
 )
-from lerobot_serve.learner.versions.parents import choose_parent, is_barred, NoParent
-from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
+from lerobot_serve.learner.steps.process import StartStep, StepProcess
+from lerobot_serve.learner.versions import (
+    CanaryNews,
+    choose_parent,
+    is_barred,
+    NoParent,
+    Verdict,
+)
 
 # each may wait for the disk, and a person waits for the answer of a service
 DEPOSITS_A_TURN = 50
 SHOW_PERIOD_S, LOOK_PERIOD_S = 1.0, 10.0
 # beside round_budget_minutes: a trainer that does not end by itself
 OVERTIME_S = 300.0
+SECONDS_A_MINUTE = 60.0
+# the message has 32 bits for a loss; one that diverged is infinite in it
+FLOAT32_LIMIT = 3.4e38
+NOTHING_SHOWN = LearnerState(
+    state=Phase.WAITING, progress=math.nan, loss=math.nan, remaining_s=math.nan
+)
 PHASE_TEXTS = {
     Phase.CONVERTING: 'makes a data set of the episodes',
     Phase.TRAINING: 'trains',
@@ -79,22 +95,25 @@ class _Times:
 
 
 class Learner:
-    """See the module. `shown` may be read by any thread."""
+    """
+    See the module. Any thread may read `shown`, and how many rounds ended in which way (`ended`),
+    and may replace `live`, the parameters; a running round keeps its budget.
+    """
 
     def __init__(
         self,
         settings: LearnerSettings,
-        live: LiveSettings,
         memory: Memory,
         start_step: StartStep,
         listener: LearnerListener,
         clock: Callable[[], float],
     ) -> None:
-        self.requests, self.live, self.shown = Requests(), live, Shown()
+        self.requests, self.live, self.shown = Requests(), settings.parameters, NOTHING_SHOWN
+        self.ended: dict[str, int] = {}
         self._settings, self._memory, self._listener = settings, memory, listener
         self._clock, self._times = clock, _Times(last_round_s=clock())
         self._counts = Counts()
-        self._stock = Stock(memory, settings.host, settings.filters, self._drop)
+        self._stock = Stock(memory, settings.host, settings.parameters.episode_filters, self._drop)
         self._intake = EpisodeIntake(self._stock, self._drop, listener.log_warning, clock)
         self._steps = StepRunner(start_step)
         self._jobs = RoundJobs(settings, memory, self._stock)
@@ -157,7 +176,7 @@ class Learner:
                 )
 
     def _wait(self) -> None:
-        readable: list[Requests | Step] = [self.requests, *self._steps.readable]
+        readable: list[Requests | StepProcess] = [self.requests, *self._steps.readable]
         select.select(readable, [], [], min(self._steps.poll_s, SHOW_PERIOD_S))
 
     def end(self) -> None:
@@ -374,7 +393,7 @@ class Learner:
         if isinstance(report, Advance):
             self._advance = report
         elif isinstance(report, FoundEpisode):
-            self._on_found(report)
+            self._intake.learn(report.episode, is_announced=False)
         elif isinstance(report, SkippedFolder):
             self._drop('no_episode', report.path, f'{report.path}: {report.text}')
         elif isinstance(report, RefusedBag):
@@ -405,12 +424,6 @@ class Learner:
             self._fallback = ''
             self._listener.log_warning(f'episodes were not looked for: {report.text}')
 
-    def _on_found(self, report: FoundEpisode) -> None:
-        try:
-            self._intake.learn(from_json(report.values), is_announced=False)
-        except ValueError as error:
-            self._drop('malformed', str(error), str(error))
-
     def _on_scanned(self, report: ScanDone) -> None:
         self._fallback = report.parent
         for fault in report.faults:
@@ -439,7 +452,7 @@ class Learner:
             self._memory.rejected(),
             self._fallback or '',
             self._jobs.has_version,
-            self._memory.promoted() if self._settings.builds_on_promoted else None,
+            self._memory.promoted() if self._settings.parameters.router else None,
         )
 
     def _nothing_new(self) -> None:
@@ -465,7 +478,7 @@ class Learner:
         self._jobs.total_episodes = report.total_episodes
         self._advance = Advance()
         self._change(Event.CONVERTED)
-        budget_s = self.live.budget_s
+        budget_s = self.live.round_budget_minutes * SECONDS_A_MINUTE
         self._times.training_limit_s = self._clock() + budget_s + OVERTIME_S
         job = self._jobs.train(self._record, report.new_episodes, budget_s)
         self._steps.start(job, self._jobs.log(self._record, 'train'))
@@ -482,7 +495,7 @@ class Learner:
         if self._memory.has_published(report.fingerprint):
             self._fail(f'training gave {report.fingerprint}, which is published already')
             return
-        self._memory.set_trained(self._record.number, report.fingerprint, report.output)
+        self._memory.set_trained(self._record.number, report.fingerprint, str(report.output))
         self._advance = Advance()
         self._change(Event.TRAINED)
         self._record = self._memory.open_round
@@ -555,33 +568,33 @@ class Learner:
         is_due = now_s - self._times.shown_s >= SHOW_PERIOD_S
         if is_due or _without_progress(shown) != _without_progress(self.shown):
             self._times.shown_s = now_s
-            self.shown = shown
+            self.shown, self.ended = shown, dict(self._counts.rounds)
             self._listener.on_state(shown)
 
-    def _shown(self) -> Shown:
+    def _shown(self) -> LearnerState:
         versions = self._memory.versions()
         last = self._memory.last_round
         is_running = self._phase in RUNNING
         advance = self._advance if is_running else Advance()
-        return Shown(
-            phase=self._phase,
-            text=self._text(),
+        return LearnerState(
+            state=self._phase,
+            text=encodable_text(self._text()),
             round=last.number if last else 0,
             parent=self._shown_parent(),
             latest=versions[-1].id if versions else '',
             episodes=len(self._stock),
             episodes_new=len(self._stock.new()),
             episodes_wanted=self.live.episodes_per_round,
-            progress=_or_nan(advance.done_share),
-            loss=_or_nan(advance.loss),
-            remaining_s=_or_nan(advance.remaining_s),
+            progress=_float32(advance.done_share),
+            loss=_float32(advance.loss),
+            remaining_s=_float32(advance.remaining_s),
             dropped=self._dropped(),
-            rounds=dict(self._counts.rounds),
         )
 
-    def _dropped(self) -> dict[str, int]:
+    def _dropped(self) -> tuple[DropCount, ...]:
         overflow = self.requests.overflow
-        return {**self._counts.dropped, **({'overflow': overflow} if overflow else {})}
+        counts = {**self._counts.dropped, **({'overflow': overflow} if overflow else {})}
+        return tuple(DropCount(*each) for each in sorted(counts.items()))
 
     def _shown_parent(self) -> str:
         if self._record and self._phase in RUNNING:
@@ -607,9 +620,11 @@ class Learner:
         )
 
 
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
+def _float32(value: float | None) -> float:
+    if value is None:
+        return math.nan
+    return math.copysign(math.inf, value) if abs(value) > FLOAT32_LIMIT else value
 
 
-def _without_progress(shown: Shown) -> Shown:
+def _without_progress(shown: LearnerState) -> LearnerState:
     return replace(shown, progress=0.0, loss=0.0, remaining_s=0.0)

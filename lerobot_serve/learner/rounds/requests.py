@@ -15,7 +15,7 @@ import os
 import threading
 
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
-from lerobot_serve.learner.versions.verdicts import CanaryNews
+from lerobot_serve.learner.versions import CanaryNews
 
 # episodes that wait for the disk; a recorder announces its last thousand at once
 WAITING_LIMIT = 20_000

@@ -1,45 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a learner is set to, and what it shows. Plain data; any thread."""
+"""What a learner is set to, counts and tells. Plain data; any thread."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-import math
 from pathlib import Path
+from typing import Protocol
 
-from lerobot_serve.learner.rounds.states import Phase
+from lerobot_serve.contract.records import LearnerState
+from lerobot_serve.learner.parameters import LearnerParameters
 
 SEEN_LIMIT = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSettings:
-    """What may change while the learner runs; a running round keeps its budget."""
-
-    episodes_per_round: int = 50
-    round_period_s: float = 0.0
-    budget_s: float = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
 class LearnerSettings:
     """
-    `parent` is the folder of the policy that the first round builds on; None for none.
-    `builds_on_promoted`: only on versions that a canary promoted, else on the newest one.
+    What a learner has at start. `parent` is the folder of the policy that the first round builds
+    on; None for none.
     """
 
     folder: Path
     store: Path
     host: str
-    parent: Path | None = None
-    trainer: str = 'builtin'
-    seed: int = 0
-    vcodec: str = 'png'
-    episode_folders: tuple[Path, ...] = ()
-    filters: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-    builds_on_promoted: bool = False
+    parent: Path | None
+    parameters: LearnerParameters
 
     @property
     def dataset(self) -> Path:
@@ -50,23 +36,18 @@ class LearnerSettings:
         return self.folder / 'rounds'
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What msg/LearnerState and the metrics have of a learner. Replaced as a whole."""
+class LearnerListener(Protocol):
+    """What a learner calls, in the thread `rounds`; the node implements it."""
 
-    phase: Phase = Phase.WAITING
-    text: str = ''
-    round: int = 0
-    parent: str = ''
-    latest: str = ''
-    episodes: int = 0
-    episodes_new: int = 0
-    episodes_wanted: int = 0
-    progress: float = math.nan
-    loss: float = math.nan
-    remaining_s: float = math.nan
-    dropped: dict[str, int] = field(default_factory=dict)
-    rounds: dict[str, int] = field(default_factory=dict)
+    def on_state(self, shown: LearnerState) -> None:
+        """Show a state, which lacks time and name: at each change, and each second."""
+
+    def on_version(self, version_id: str) -> None:
+        """Announce a version of the store."""
+
+    def log_info(self, text: str) -> None: ...
+
+    def log_warning(self, text: str) -> None: ...
 
 
 @dataclass(slots=True)

@@ -26,15 +26,9 @@ from __future__ import annotations
 
 from enum import auto, Enum
 
+from lerobot_serve.contract.records import LearnerState
 
-class Phase(Enum):
-    """The state of a learner; the values are those of msg/LearnerState."""
-
-    WAITING = 1
-    CONVERTING = 2
-    TRAINING = 3
-    PUBLISHING = 4
-    PAUSED = 5
+Phase = LearnerState.State
 
 
 class Event(Enum):

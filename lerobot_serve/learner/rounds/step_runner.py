@@ -11,9 +11,8 @@ import math
 from pathlib import Path
 import threading
 
-from lerobot_serve.learner.steps.jobs import Job
-from lerobot_serve.learner.steps.process import StartStep, Step
-from lerobot_serve.learner.steps.reports import Done, Failed, Report
+from lerobot_serve.learner.steps.lines import Done, Failed, Job, Report
+from lerobot_serve.learner.steps.process import StartStep, StepProcess
 
 # while a process ends; its end is no event
 POLL_S = 0.05
@@ -26,8 +25,8 @@ class StepRunner:
 
     def __init__(self, start_step: StartStep) -> None:
         self._start_step = start_step
-        self._running: Step | None = None
-        self._ending: list[Step] = []
+        self._running: StepProcess | None = None
+        self._ending: list[StepProcess] = []
         self._queued: tuple[Job, Path] | None = None
 
     @property
@@ -36,7 +35,7 @@ class StepRunner:
         return not (self._running or self._queued)
 
     @property
-    def readable(self) -> list[Step]:
+    def readable(self) -> list[StepProcess]:
         """What `select` waits for."""
         return [self._running] if self._running else []
 

@@ -15,12 +15,16 @@ import os
 from pathlib import Path
 import signal
 import time
-from typing import Protocol
 
 from lerobot_serve.child_process import PIPE, python, start
-from lerobot_serve.learner.steps import jobs, reports
-from lerobot_serve.learner.steps.jobs import Job
-from lerobot_serve.learner.steps.reports import Done, Failed, Report
+from lerobot_serve.learner.steps.lines import (
+    decoded_report,
+    Done,
+    encoded,
+    Failed,
+    Job,
+    Report,
+)
 
 # a trainer ends its own processes meanwhile
 END_LIMIT_S = 60.0
@@ -32,30 +36,11 @@ PROGRAM = 'lerobot_serve.tools.learning.program'
 LOG_TAIL_BYTES = 2000
 
 
-class Step(Protocol):
-    """A running step; the learner polls it, or waits until `fileno` can be read."""
-
-    def fileno(self) -> int: ...
-
-    @property
-    def has_more(self) -> bool:
-        """Whether reports wait that `fileno` does not show."""
-
-    def poll(self) -> list[Report]:
-        """Return what was reported since; a Done or Failed is the last one of all."""
-
-    def request_end(self, limit_s: float = END_LIMIT_S) -> None:
-        """Ask the step to end within a limit; its reports do not count any more."""
-
-    def has_ended(self) -> bool:
-        """Return whether the process is gone; kill it when it was asked too long ago."""
-
-
-StartStep = Callable[[Job, Path], Step]
-
-
 class StepProcess:
-    """See the module. The file of the output is replaced by each attempt."""
+    """
+    See the module; the learner polls it, or waits until `fileno` can be read. The file of the
+    output is replaced by each attempt.
+    """
 
     def __init__(self, job: Job, log: Path) -> None:
         """Start the child. Raises OSError."""
@@ -82,7 +67,7 @@ class StepProcess:
         self._lines: deque[bytes] = deque()
         self._is_over = False
         self._kill_at_s: float | None = None
-        self._send(jobs.encoded(job))
+        self._send(encoded(job))
 
     @property
     def pid(self) -> int:
@@ -101,9 +86,11 @@ class StepProcess:
 
     @property
     def has_more(self) -> bool:
+        """Whether reports wait that `fileno` does not show."""
         return bool(self._lines) and not self._is_over
 
     def poll(self) -> list[Report]:
+        """Return what was reported since; a Done or Failed is the last one of all."""
         if self._is_over:
             return []
         # the child waits for room in the pipe meanwhile
@@ -111,7 +98,7 @@ class StepProcess:
         found: list[Report] = []
         while self._lines and len(found) < REPORTS_A_POLL and not self._is_over:
             with contextlib.suppress(ValueError):
-                found.append(reports.decoded(self._lines.popleft()))
+                found.append(decoded_report(self._lines.popleft()))
                 self._is_over = isinstance(found[-1], Done | Failed)
         if has_ended and not self._lines and not self._is_over:
             self._is_over = True
@@ -151,6 +138,7 @@ class StepProcess:
         return 'nothing'
 
     def request_end(self, limit_s: float = END_LIMIT_S) -> None:
+        """Ask the step to end within a limit; its reports do not count any more."""
         self._is_over = True
         if self._kill_at_s is None:
             self._signal(signal.SIGTERM)
@@ -158,6 +146,7 @@ class StepProcess:
         self._kill_at_s = at_s if self._kill_at_s is None else min(at_s, self._kill_at_s)
 
     def has_ended(self) -> bool:
+        """Return whether the process is gone; kill it when it was asked too long ago."""
         if self._process.poll() is not None:
             self.close()
             return True
@@ -192,6 +181,4 @@ class StepProcess:
             self._process.stdin.close()
 
 
-def start_process(job: Job, log: Path) -> Step:
-    """Start a step. Raises OSError."""
-    return StepProcess(job, log)
+StartStep = Callable[[Job, Path], StepProcess]

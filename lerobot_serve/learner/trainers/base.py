@@ -13,6 +13,8 @@ from pathlib import Path
 import threading
 from typing import Protocol
 
+from msgspec import Struct
+
 from lerobot_serve.errors import UserError
 
 
@@ -24,8 +26,7 @@ class TrainingStopped(Exception):
     """The training was stopped on request; it left no policy."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingJob:
+class TrainingJob(Struct, frozen=True, kw_only=True):
     """
     One training: the policy in `parent` continues on `dataset`, a LeRobotDataset v3.0 as
     `lerobot-serve dataset` writes it.

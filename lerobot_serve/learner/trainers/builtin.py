@@ -21,18 +21,18 @@ import numpy as np
 import torch
 
 from lerobot_serve.arrays import Uint8Array
-from lerobot_serve.learner.trainers import labels, sampling
+from lerobot_serve.learner.trainers import sampling
 from lerobot_serve.learner.trainers.base import (
     Progress,
     TrainerError,
     TrainingJob,
     TrainingStopped,
 )
-from lerobot_serve.learner.trainers.options import BuiltinOptions
 from lerobot_serve.learner.trainers.output import new_policy_folder
 from lerobot_serve.learner.trainers.recorded.info import read_info, RecordedInfo
 from lerobot_serve.learner.trainers.recorded.pictures import read_pictures
 from lerobot_serve.learner.trainers.recorded.rows import read_rows, RecordedRows
+from lerobot_serve.learner.trainers.trainer_file import BuiltinOptions
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
 from lerobot_serve.policies.builtin.fitting import Examples, fit, reproducible, write_weights
 from lerobot_serve.policies.builtin.policy import load, ReachPolicy, square_crop
@@ -189,8 +189,8 @@ def _examples(
     tick: Callable[[], None],
 ) -> Examples:
     authors, sizes = rows.authors, policy.network.sizes
-    ends = labels.run_ends(authors.episode, authors.source, rows.control_step)
-    offset, is_known = labels.chunks_of(
+    ends = sampling.run_ends(authors.episode, authors.source, rows.control_step)
+    offset, is_known = sampling.chunks_of(
         used, ends, state=rows.state, action=rows.action, length=sizes.rows
     )
 

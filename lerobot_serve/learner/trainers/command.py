@@ -30,13 +30,12 @@ from lerobot_serve.learner.trainers.contract import (
     differences,
     read_contract,
 )
-from lerobot_serve.learner.trainers.options import CommandOptions, filled
 from lerobot_serve.learner.trainers.output import new_policy_folder
 from lerobot_serve.learner.trainers.process import guard
 from lerobot_serve.learner.trainers.process.guarded_process import GuardedProcess, KILLED_LIMIT_S
-from lerobot_serve.learner.trainers.process.log_progress import LogProgress
-from lerobot_serve.learner.trainers.process.output_log import OutputLog
+from lerobot_serve.learner.trainers.process.output_log import LogProgress, OutputLog
 from lerobot_serve.learner.trainers.recorded.info import INFO_FILE
+from lerobot_serve.learner.trainers.trainer_file import CommandOptions, filled
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.kind_detection import detect_kind
 

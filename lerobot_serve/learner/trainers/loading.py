@@ -9,8 +9,12 @@ from pathlib import Path
 
 from lerobot_serve.learner.trainers.base import Trainer, TrainerError
 from lerobot_serve.learner.trainers.command import CommandTrainer
-from lerobot_serve.learner.trainers.options import BuiltinOptions, CommandOptions
-from lerobot_serve.learner.trainers.trainer_file import BUILTIN, read_trainer_file
+from lerobot_serve.learner.trainers.trainer_file import (
+    BUILTIN,
+    BuiltinOptions,
+    CommandOptions,
+    read_trainer_file,
+)
 from lerobot_serve.requirements import install_command
 
 

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which rows of a dataset are examples, and how often each is drawn. Pure; any thread.
+Which rows of a dataset are examples, how often each is drawn, and the chunk that each teaches: the
+commands from this row on, relative to its state. Pure; any thread.
 
 A row teaches what was commanded in it. So it needs an author who is worth imitating: a person, or
 a policy in an episode that succeeded by itself. An episode that a person corrected says nothing
 good of the policy's part in it, and the fallback ladder, an interlock, an operator's pause and a
 teardown are no authors at all.
+
+A chunk ends where its run of rows ends: at the end of the episode, where another source takes
+over, and where a row is left out. What would have followed is not known, and the last row repeated
+would be a command without a source: a hand that stops where a person took it over. The rest of
+a chunk is masked, as LeRobot does at the end of an episode.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lerobot_serve.arrays import BoolArray, Float64Array
+from lerobot_serve.arrays import BoolArray, Float32Array, Float64Array
 
 PERSON, POLICY = 'person', 'policy'
 Int64Array = NDArray[np.int64]
@@ -82,3 +88,32 @@ def _draw(weights: Float64Array, uniform: Float64Array) -> Int64Array:
     places = np.searchsorted(ends, uniform * ends[-1], side='right')
     # rounding may put the last number at the very end
     return np.asarray(rows[np.minimum(places, len(rows) - 1)], np.int64)
+
+
+def run_ends(
+    episode: Int64Array, source: NDArray[np.str_], control_step: Int64Array
+) -> Int64Array:
+    """Return for each row the number of the first row behind its run."""
+    count = len(episode)
+    if not count:
+        return np.empty(0, np.int64)
+    follows = (
+        (episode[1:] == episode[:-1])
+        & (source[1:] == source[:-1])
+        & (control_step[1:] == control_step[:-1] + 1)
+    )
+    ends = np.append(np.flatnonzero(~follows) + 1, count)
+    return np.asarray(ends[np.searchsorted(ends, np.arange(count), side='right')], np.int64)
+
+
+def chunks_of(
+    rows: Int64Array, ends: Int64Array, *, state: Float32Array, action: Float32Array, length: int
+) -> tuple[Float32Array, BoolArray]:
+    """
+    Return the chunks of some rows, N x length x actions, and which of their rows are known, N x
+    length. What is not known repeats the last known row, so that every number is finite.
+    """
+    wanted = rows[:, None] + np.arange(length)
+    last = ends[rows, None] - 1
+    chunks = action[np.minimum(wanted, last)] - state[rows, None]
+    return np.asarray(chunks, np.float32), np.asarray(wanted <= last)

@@ -9,11 +9,13 @@ gate can, by a person with a reason; one that cannot be measured passes, and say
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from enum import Enum
 import math
+from typing import Literal
+
+from msgspec import Struct
 
 from lerobot_serve.router.canary.evidence.success_rate import worse_evidence
+from lerobot_serve.router.canary.gate_record import Verdict
 from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.tools.gate.figures import GateFigures, TaskFigures
 from lerobot_serve.tools.gate.limits import GateLimits
@@ -28,77 +30,45 @@ MINIMUM_REPLIES = 20
 MAX_FORECAST_EPISODES = 20_000
 
 
+# a person may override the second ones
 SAFETY_GATES = ('finite', 'cage', 'velocity', 'tasks')
 PERFORMANCE_GATES = ('success', 'latency', 'memory', 'similarity', 'task_similarity')
 
 
-class GateKind(Enum):
-    """Whether a person may override it."""
-
-    SAFETY = 'safety'
-    PERFORMANCE = 'performance'
-
-
-class GateState(Enum):
-    """The result of one gate."""
-
-    PASSED = 'passed'
-    FAILED = 'failed'
-    UNMEASURED = 'unmeasured'
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """One gate. A value of NaN is not measured; `text` says what would be enough."""
+class Gate(Struct, frozen=True):
+    """One gate. A value of None is not measured; `text` says what would be enough."""
 
     name: str
-    kind: GateKind
-    state: GateState
-    value: float
+    kind: Literal['safety', 'performance']
+    state: Literal['passed', 'failed', 'unmeasured']
+    value: float | None
     limit: float
     text: str
 
     @property
     def blocks(self) -> bool:
-        if self.kind is GateKind.SAFETY:
-            return self.state is not GateState.PASSED
-        return self.state is GateState.FAILED
+        return self.state != 'passed' if self.kind == 'safety' else self.state == 'failed'
 
-
-class GateVerdict(Enum):
-    """The result of all gates."""
-
-    PASSED = 'passed'
-    # performance gates failed, and a person gave a reason
-    OVERRIDDEN = 'overridden'
-    # performance gates failed
-    HELD = 'held'
-    REFUSED = 'refused'
-    # nothing is decided
-    TOO_FEW = 'too_few'
-
-
-ADMITTED = (GateVerdict.PASSED, GateVerdict.OVERRIDDEN)
 
 # enough episodes, a safety gate blocks, a performance gate blocks, all of those are overridden
-VERDICTS: dict[tuple[bool, bool, bool, bool], GateVerdict] = {
-    (False, False, False, False): GateVerdict.TOO_FEW,
-    (False, False, False, True): GateVerdict.TOO_FEW,
-    (False, False, True, False): GateVerdict.TOO_FEW,
-    (False, False, True, True): GateVerdict.TOO_FEW,
+VERDICTS: dict[tuple[bool, bool, bool, bool], Verdict] = {
+    (False, False, False, False): 'too_few',
+    (False, False, False, True): 'too_few',
+    (False, False, True, False): 'too_few',
+    (False, False, True, True): 'too_few',
     # what is unsafe in few episodes is unsafe
-    (False, True, False, False): GateVerdict.REFUSED,
-    (False, True, False, True): GateVerdict.REFUSED,
-    (False, True, True, False): GateVerdict.REFUSED,
-    (False, True, True, True): GateVerdict.REFUSED,
-    (True, False, False, False): GateVerdict.PASSED,
-    (True, False, False, True): GateVerdict.PASSED,
-    (True, False, True, False): GateVerdict.HELD,
-    (True, False, True, True): GateVerdict.OVERRIDDEN,
-    (True, True, False, False): GateVerdict.REFUSED,
-    (True, True, False, True): GateVerdict.REFUSED,
-    (True, True, True, False): GateVerdict.REFUSED,
-    (True, True, True, True): GateVerdict.REFUSED,
+    (False, True, False, False): 'refused',
+    (False, True, False, True): 'refused',
+    (False, True, True, False): 'refused',
+    (False, True, True, True): 'refused',
+    (True, False, False, False): 'passed',
+    (True, False, False, True): 'passed',
+    (True, False, True, False): 'held',
+    (True, False, True, True): 'overridden',
+    (True, True, False, False): 'refused',
+    (True, True, False, True): 'refused',
+    (True, True, True, False): 'refused',
+    (True, True, True, True): 'refused',
 }
 
 
@@ -119,10 +89,10 @@ def evaluate(figures: GateFigures, limits: GateLimits) -> tuple[Gate, ...]:
 
 def verdict(
     gates: Collection[Gate], episodes: int, limits: GateLimits, overridden: Collection[str]
-) -> GateVerdict:
+) -> Verdict:
     """Return the verdict of the table; `overridden` are names of performance gates."""
     blocking = [gate for gate in gates if gate.blocks]
-    performance = [gate for gate in blocking if gate.kind is GateKind.PERFORMANCE]
+    performance = [gate for gate in blocking if gate.kind == 'performance']
     return VERDICTS[
         episodes >= limits.minimum_episodes,
         len(performance) < len(blocking),
@@ -137,11 +107,11 @@ def verdict(
 def _finite(figures: GateFigures) -> Gate:
     found = figures.candidate
     if not found.chunks:
-        return _unmeasured('finite', GateKind.SAFETY, 0, 'no request was replayed')
+        return _unmeasured('finite', 0, 'no request was replayed')
     text = f'{found.failed} of {found.chunks} replies failed'
     if found.failed:
         text += f', the first: {found.first_failure}. None may'
-    return _gate('finite', GateKind.SAFETY, not found.failed, found.failed, 0, text)
+    return _gate('finite', not found.failed, found.failed, 0, text)
 
 
 def _cage(figures: GateFigures, limits: GateLimits) -> Gate:
@@ -152,15 +122,15 @@ def _cage(figures: GateFigures, limits: GateLimits) -> Gate:
             f'{lacking} chunks are of robots whose limits the recordings lack (they are in the '
             'calls of open_session); name the robot file: --robot FILE'
         )
-        return _unmeasured('cage', GateKind.SAFETY, limits.cage_percent, text)
+        return _unmeasured('cage', limits.cage_percent, text)
     value, parent = 100 * new.changed_share, 100 * old.changed_share
     if parent > MAX_PARENT_PERCENT:
         text = f'the cage would change {parent:.3g} % of the parent: these are not its limits'
-        return _unmeasured('cage', GateKind.SAFETY, limits.cage_percent, text)
+        return _unmeasured('cage', limits.cage_percent, text)
     limit = max(limits.cage_percent, limits.cage_ratio * parent)
     text = f'the cage would change {value:.3g} % of {new.caged} chunks (parent {parent:.3g} %)'
     text = f'{text}; at most {limit:.3g} % may be'
-    return _gate('cage', GateKind.SAFETY, value <= limit, value, limit, text)
+    return _gate('cage', value <= limit, value, limit, text)
 
 
 def _velocity(figures: GateFigures, limits: GateLimits) -> Gate:
@@ -168,13 +138,13 @@ def _velocity(figures: GateFigures, limits: GateLimits) -> Gate:
     limit = limits.velocity_distance
     if not len(distances):
         text = 'no chunk of two rows, or other actions'
-        return _unmeasured('velocity', GateKind.SAFETY, limit, text)
+        return _unmeasured('velocity', limit, text)
     value, action = float(distances.max()), int(distances.argmax())
     text = (
         f'the velocities of action {action + 1} are {value:.3g} spreads from those of the parent; '
         f'at most {limit:g} may be'
     )
-    return _gate('velocity', GateKind.SAFETY, value <= limit, value, limit, text)
+    return _gate('velocity', value <= limit, value, limit, text)
 
 
 def _tasks_not_worse(figures: GateFigures, limits: GateLimits) -> Gate:
@@ -186,7 +156,7 @@ def _tasks_not_worse(figures: GateFigures, limits: GateLimits) -> Gate:
         if evidence >= max(level, worst):
             text = f'worse in the task {name!r} by more than the margin: {_rates(task)}'
         worst = max(worst, evidence)
-    return _gate('tasks', GateKind.SAFETY, worst < level, _odds(worst), _odds(level), text)
+    return _gate('tasks', worst < level, _odds(worst), _odds(level), text)
 
 
 # performance
@@ -198,7 +168,6 @@ def _success(figures: GateFigures, limits: GateLimits) -> Gate:
     if not sum(overall.candidate) or not sum(overall.parent):
         return _unmeasured(
             'success',
-            GateKind.PERFORMANCE,
             _odds(level),
             'no outcomes of both policies; shadow and canary decide',
         )
@@ -208,7 +177,7 @@ def _success(figures: GateFigures, limits: GateLimits) -> Gate:
         text += f' by {100 * limits.margin:g} points; {_odds(level):.3g} : 1 is needed, '
         text += _forecast(overall, limits.margin, level)
     is_shown = evidence >= level
-    return _gate('success', GateKind.PERFORMANCE, is_shown, _odds(evidence), _odds(level), text)
+    return _gate('success', is_shown, _odds(evidence), _odds(level), text)
 
 
 def not_worse_evidence(task: TaskFigures, margin: float) -> float:
@@ -235,7 +204,6 @@ def _latency(figures: GateFigures, limits: GateLimits) -> Gate:
     if not figures.is_parent_run or math.isnan(new) or math.isnan(old):
         return _unmeasured(
             'latency',
-            GateKind.PERFORMANCE,
             limits.latency_ratio,
             'the parent did not run beside it; name its folder: --parent DIR',
         )
@@ -245,20 +213,20 @@ def _latency(figures: GateFigures, limits: GateLimits) -> Gate:
         f'{LATENCY_FLOOR_MS:g} ms counts as {LATENCY_FLOOR_MS:g} ms)'
     )
     limit = limits.latency_ratio
-    return _gate('latency', GateKind.PERFORMANCE, value <= limit, value, limit, text)
+    return _gate('latency', value <= limit, value, limit, text)
 
 
 def _memory(figures: GateFigures, limits: GateLimits) -> Gate:
     new, old = figures.candidate_bytes, figures.parent_bytes
     if not new or not old:
         text = 'the files of both policies are needed; name the parent: --parent DIR'
-        return _unmeasured('memory', GateKind.PERFORMANCE, limits.memory_ratio, text)
+        return _unmeasured('memory', limits.memory_ratio, text)
     text = (
         f'files of {new / 1e6:.3g} MB, parent {old / 1e6:.3g} MB; at most '
         f'{limits.memory_ratio:g} times (below {MEMORY_FLOOR_BYTES / 1e6:g} MB counts as that)'
     )
     value, limit = new / max(old, MEMORY_FLOOR_BYTES), limits.memory_ratio
-    return _gate('memory', GateKind.PERFORMANCE, value <= limit, value, limit, text)
+    return _gate('memory', value <= limit, value, limit, text)
 
 
 def _similarity(figures: GateFigures, limits: GateLimits) -> Gate:
@@ -273,30 +241,35 @@ def _task_similarity(figures: GateFigures, limits: GateLimits) -> Gate:
     }
     if not tasks:
         text = f'no task has {MINIMUM_REPLIES} replies'
-        return _unmeasured('task_similarity', GateKind.PERFORMANCE, limits.similarity, text)
+        return _unmeasured('task_similarity', limits.similarity, text)
     name = min(tasks, key=lambda each: tasks[each].similarity)
     return _at_least('task_similarity', f'the task {name!r}', tasks[name], limits)
 
 
 def _at_least(name: str, what: str, task: TaskFigures, limits: GateLimits) -> Gate:
     if math.isnan(task.similarity):
-        return _unmeasured(name, GateKind.PERFORMANCE, limits.similarity, 'nothing moves')
+        return _unmeasured(name, limits.similarity, 'nothing moves')
     value = task.similarity
     text = (
         f'cosine of the motions in {what} {value:.3g}; at least {limits.similarity:g}, or a '
         'person says why it moves otherwise'
     )
     limit = limits.similarity
-    return _gate(name, GateKind.PERFORMANCE, value >= limit, value, limit, text)
+    return _gate(name, value >= limit, value, limit, text)
 
 
-def _gate(name: str, kind: GateKind, passes: bool, value: float, limit: float, text: str) -> Gate:
-    state = GateState.PASSED if passes else GateState.FAILED
-    return Gate(name, kind, state, float(value), float(limit), text)
+def _gate(name: str, passes: bool, value: float, limit: float, text: str) -> Gate:
+    state: Literal['passed', 'failed'] = 'passed' if passes else 'failed'
+    measured = None if math.isnan(value) else float(value)
+    return Gate(name, _kind(name), state, measured, float(limit), text)
 
 
-def _unmeasured(name: str, kind: GateKind, limit: float, text: str) -> Gate:
-    return Gate(name, kind, GateState.UNMEASURED, math.nan, limit, text)
+def _unmeasured(name: str, limit: float, text: str) -> Gate:
+    return Gate(name, _kind(name), 'unmeasured', None, limit, text)
+
+
+def _kind(name: str) -> Literal['safety', 'performance']:
+    return 'safety' if name in SAFETY_GATES else 'performance'
 
 
 def _rates(task: TaskFigures) -> str:

@@ -21,13 +21,16 @@ import msgspec
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.bag_files import bag_file, NotAnEpisode
 from lerobot_serve.experience.scanning import known_hash
-from lerobot_serve.learner.steps.jobs import BagToConvert, ConvertJob, StageJob
-from lerobot_serve.learner.steps.reports import (
+from lerobot_serve.learner.steps.lines import (
     Advance,
+    BagToConvert,
+    Conversion,
     ConvertDone,
+    ConvertJob,
     RefusedBag,
     Report,
     StageDone,
+    StageJob,
 )
 from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.dataset import records
@@ -52,7 +55,7 @@ def stage_bags(job: StageJob, report: Callable[[Report], None]) -> StageDone:
     staging folder until their round. Raises UserError for bags that do not agree, which their
     round converts one by one; OSError.
     """
-    there = names_in(Path(job.dataset))
+    there = names_in(job.dataset)
     wanted = [bag for bag in job.bags if (bag.client_id, bag.episode_id) not in there]
     # the round does not look at those again that are in the dataset
     refusals: dict[str, RefusedBag] = {}
@@ -60,7 +63,7 @@ def stage_bags(job: StageJob, report: Callable[[Report], None]) -> StageDone:
     for refused in refusals.values():
         report(refused)
     if whole:
-        files = (path for path in Path(job.dataset).rglob('*') if path.is_file())
+        files = (path for path in job.dataset.rglob('*') if path.is_file())
         joins = sum(path.stat().st_size for path in files) <= COPIED_BYTES
         settings = replace(_settings(job, whole), joins=joins)
         try:
@@ -72,26 +75,23 @@ def stage_bags(job: StageJob, report: Callable[[Report], None]) -> StageDone:
 
 def convert_bags(job: ConvertJob, report: Callable[[Report], None]) -> ConvertDone:
     """Return what the dataset has now. Raises UserError, BagError, OSError."""
-    dataset = Path(job.dataset)
-    there = names_in(dataset)
+    there = names_in(job.dataset)
     wanted = [bag for bag in job.bags if (bag.client_id, bag.episode_id) not in there]
     refusals: dict[str, RefusedBag] = {}
     whole = whole_bags(wanted, refusals)
     if whole:
         _Conversion(job, _ConversionReport(report), refusals).run(whole)
-    there = names_in(dataset)
+    there = names_in(job.dataset)
     for bag in whole:
         if (bag.client_id, bag.episode_id) not in there and bag.sha256 not in refusals:
             text = f'{bag.path} passes no filter, or has no row: see the log of the round'
             refusals[bag.sha256] = RefusedBag(bag.sha256, NOT_SELECTED, text)
     for refused in refusals.values():
         report(refused)
-    return _done(job, dataset, there, refusals)
+    return _done(job, there, refusals)
 
 
-def _done(
-    job: ConvertJob, dataset: Path, there: Sequence[Name], refusals: dict[str, RefusedBag]
-) -> ConvertDone:
+def _done(job: ConvertJob, there: Sequence[Name], refusals: dict[str, RefusedBag]) -> ConvertDone:
     converted = [bag for bag in job.bags if (bag.client_id, bag.episode_id) in set(there)]
     if not converted:
         why = next((each.text for each in refusals.values()), 'there is no bag')
@@ -102,7 +102,7 @@ def _done(
         converted=tuple(bag.sha256 for bag in converted),
         new_episodes=tuple(i for i, _ in new),
         total_episodes=len(there),
-        dataset_sha256=folder_sha256(dataset),
+        dataset_sha256=folder_sha256(job.dataset),
         new=tuple(name for _, name in new),
     )
 
@@ -138,10 +138,10 @@ def whole_bags(
     return whole
 
 
-def _fault(path: str, sha256: str) -> RefusedBag | None:
+def _fault(path: Path, sha256: str) -> RefusedBag | None:
     """Return why a bag is not the announced one; None if it is."""
     try:
-        if known_hash(bag_file(Path(path))).sha256 == sha256:
+        if known_hash(bag_file(path)).sha256 == sha256:
             return None
     except (NotAnEpisode, OSError) as error:
         return RefusedBag(sha256, UNREADABLE, f'{path}: {error}')
@@ -183,10 +183,10 @@ class _Conversion:
             ) from error
 
 
-def _settings(job: ConvertJob | StageJob, bags: Sequence[BagToConvert]) -> Settings:
+def _settings(job: Conversion, bags: Sequence[BagToConvert]) -> Settings:
     return Settings(
-        tuple(Path(bag.path) for bag in bags),
-        Path(job.dataset),
+        tuple(bag.path for bag in bags),
+        job.dataset,
         append=True,
         filters=tuple(parse_filter(text) for text in job.filters),
         vcodec=job.vcodec,

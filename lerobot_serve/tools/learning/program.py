@@ -21,16 +21,18 @@ import traceback
 
 from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.errors import UserError
-from lerobot_serve.learner.steps import jobs, reports
-from lerobot_serve.learner.steps.jobs import (
+from lerobot_serve.learner.steps.lines import (
     ConvertJob,
+    decoded_job,
+    encoded,
+    Failed,
     Job,
     PublishJob,
+    Report,
     ScanJob,
     StageJob,
     TrainJob,
 )
-from lerobot_serve.learner.steps.reports import Failed, Report
 from lerobot_serve.learner.trainers.process.guard import share_niceness
 from lerobot_serve.parameters import ParameterError
 
@@ -49,7 +51,7 @@ class Reporter:
         self._pipe, self._lock = pipe, threading.Lock()
 
     def __call__(self, report: Report) -> None:
-        line = reports.encoded(report)
+        line = encoded(report)
         # without a reader there is no learner; `life` ends the process
         with self._lock, contextlib.suppress(OSError):
             while line:
@@ -138,7 +140,7 @@ def read_job() -> Job:
         if not data or len(line) > JOB_LIMIT_BYTES:
             raise ValueError('there is no job')
         line += data
-    return jobs.decoded(line)
+    return decoded_job(line)
 
 
 def main(pipe: int) -> int:

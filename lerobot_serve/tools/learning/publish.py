@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timezone
-from pathlib import Path
 
-from lerobot_serve.learner.steps.jobs import PublishJob
-from lerobot_serve.learner.steps.reports import Advance, PublishDone, Report
+from lerobot_serve.learner.steps.lines import Advance, PublishDone, PublishJob, Report
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import PublishError
 from lerobot_serve.versions.manifest import TIME_FORMAT
@@ -22,7 +20,7 @@ def publish_policy(
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> PublishDone:
     """Copy a policy, whole or not at all; a version that is there is the result. VersionError."""
-    policy = Path(job.policy)
+    policy = job.policy
     total_bytes = sum((policy / path).stat().st_size for path in policy_paths(policy)[0])
     done = 0
 
@@ -44,5 +42,5 @@ def publish_policy(
         note=job.note,
         sources=job.sources,
     )
-    published = publish(Store.make(Path(job.store)), policy, identify, details, count)
+    published = publish(Store.make(job.store), policy, identify, details, count)
     return PublishDone(published.manifest.id)

@@ -6,13 +6,17 @@ Look for episodes below folders, and compute the fingerprint of the parent. A ch
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from lerobot_serve.experience.scanning import episodes_in
-from lerobot_serve.learner.steps.jobs import ScanJob
-from lerobot_serve.learner.steps.reports import FoundEpisode, Report, ScanDone, SkippedFolder
+from lerobot_serve.learner.steps.lines import (
+    FoundEpisode,
+    Report,
+    ScanDone,
+    ScanJob,
+    SkippedFolder,
+)
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.manifest import read_manifest
@@ -24,16 +28,16 @@ def scan(job: ScanJob, report: Callable[[Report], None]) -> ScanDone:
     faults: list[str] = []
     parent = ''
     try:
-        parent = _fingerprint(Path(job.parent)) if job.parent else ''
+        parent = _fingerprint(job.parent) if job.parent else ''
     except VersionError as error:
         faults.append(f'the parent {job.parent} cannot be used: {error}')
-    for folder in map(Path, job.folders):
+    for folder in job.folders:
         try:
             if not folder.is_dir():
                 faults.append(f'{folder} is not a folder; create it, or change episode_folders')
                 continue
             for episode in episodes_in(folder, partial(_skip, report)):
-                report(FoundEpisode(asdict(episode)))
+                report(FoundEpisode(episode))
         except OSError as error:
             faults.append(f'{folder} cannot be read: {error.strerror or error}')
     return ScanDone(parent, tuple(faults))

@@ -5,18 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
-from pathlib import Path
 import threading
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.learner.steps.jobs import TrainJob
-from lerobot_serve.learner.steps.reports import Advance, Report, TrainDone
-from lerobot_serve.learner.trainers.base import (
-    Progress,
-    Trainer,
-    TrainingJob,
-    TrainingStopped,
-)
+from lerobot_serve.learner.steps.lines import Advance, Report, TrainDone, TrainJob
+from lerobot_serve.learner.trainers.base import Progress, Trainer, TrainingStopped
 from lerobot_serve.learner.trainers.loading import load_trainer
 from lerobot_serve.tools.dataset.staging import sync_tree
 from lerobot_serve.tools.versions.identity import identify
@@ -26,48 +19,30 @@ from lerobot_serve.versions.verifying import is_version, lock_checked
 def train(job: TrainJob, report: Callable[[Report], None], stop: threading.Event) -> TrainDone:
     """Return the new policy. Raises UserError."""
     trainer = load_trainer(job.trainer)
-    parent = Path(job.parent)
     with contextlib.ExitStack() as stack:
-        if is_version(parent):
+        if is_version(job.parent):
             # it is not deleted meanwhile
-            stack.callback(lock_checked(parent).release)
+            stack.callback(lock_checked(job.parent).release)
         try:
-            return _trained(trainer, job, parent, report, stop)
+            return _trained(trainer, job, report, stop)
         except TrainingStopped:
             raise UserError('the training was stopped') from None
 
 
 def _trained(
-    trainer: Trainer,
-    job: TrainJob,
-    parent: Path,
-    report: Callable[[Report], None],
-    stop: threading.Event,
+    trainer: Trainer, job: TrainJob, report: Callable[[Report], None], stop: threading.Event
 ) -> TrainDone:
-    trainer.check(parent)
-    output, work = Path(job.output), Path(job.work)
-    work.mkdir(parents=True, exist_ok=True)
+    trainer.check(job.parent)
+    job.work.mkdir(parents=True, exist_ok=True)
 
     def on_progress(progress: Progress) -> None:
         report(Advance(progress.done_share, progress.loss, progress.remaining_s))
 
-    made = trainer.train(
-        TrainingJob(
-            dataset=Path(job.dataset),
-            parent=parent,
-            output=output,
-            work=work,
-            new_episodes=frozenset(job.new_episodes),
-            seed=job.seed,
-            budget_s=job.budget_s,
-        ),
-        on_progress,
-        stop,
-    )
+    made = trainer.train(job, on_progress, stop)
     found = identify(made).fingerprint
-    if found == identify(parent).fingerprint:
+    if found == identify(job.parent).fingerprint:
         raise UserError(
             f'training changed nothing: {made} is {found}, the policy that it began with'
         )
     sync_tree(made)
-    return TrainDone(str(made), found)
+    return TrainDone(made, found)

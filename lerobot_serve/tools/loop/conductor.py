@@ -15,6 +15,7 @@ import threading
 import time
 
 from lerobot_serve.contract.fingerprint import digest_of
+from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.loop import observing
 from lerobot_serve.tools.loop.decisions import (
     Champion,
@@ -29,23 +30,9 @@ from lerobot_serve.tools.loop.decisions import (
     SETTLED,
     Step,
     STEPS,
-    TOO_FEW,
-    Version,
 )
 from lerobot_serve.tools.loop.history import entry_text
-from lerobot_serve.tools.loop.journal import (
-    ADOPTED,
-    CHAMPION,
-    FINISHED,
-    GATE_HELD,
-    GATE_REFUSED,
-    Journal,
-    LOOP_ENDED,
-    LOOP_STARTED,
-    NEW_VERSION,
-    ROLLED_BACK,
-    TRIED_AGAIN,
-)
+from lerobot_serve.tools.loop.journal import Event, Journal
 from lerobot_serve.tools.loop.settings import (
     GATE_LIMIT_S,
     LoopSettings,
@@ -54,22 +41,31 @@ from lerobot_serve.tools.loop.settings import (
     ROLLOUT_LIMIT_S,
 )
 from lerobot_serve.tools.loop.verb_process import VerbResult
+from lerobot_serve.versions.manifest import Manifest
 
 REASON = 'learning loop'
 # what is recorded when the rollout changes
 EVENTS = {
-    Rollout.UNKNOWN: 'router_unknown',
-    Rollout.IDLE: 'idle',
-    Rollout.ON_TRIAL: 'on_trial',
-    Rollout.LOST: 'candidate_lost',
-    Rollout.WATCHED: 'promoted',
-    Rollout.PROMOTED: 'watched',
+    Rollout.UNKNOWN: Event.ROUTER_UNKNOWN,
+    Rollout.IDLE: Event.IDLE,
+    Rollout.ON_TRIAL: Event.ON_TRIAL,
+    Rollout.LOST: Event.CANDIDATE_LOST,
+    Rollout.WATCHED: Event.PROMOTED,
+    Rollout.PROMOTED: Event.WATCHED,
 }
 # what is recorded when a verb has done its step
-DONE = {Step.START: 'rollout_started', Step.FINISH: FINISHED, Step.RESTORE: 'restored'}
+DONE = {
+    Step.START: Event.ROLLOUT_STARTED,
+    Step.FINISH: Event.FINISHED,
+    Step.RESTORE: Event.RESTORED,
+}
 # exit statuses of `gate` that are results, and no failures
 HELD, TOO_FEW_STATUS = 'held', 4
-GATE_RESULTS = {0: 'gate_admitted', 3: GATE_REFUSED, TOO_FEW_STATUS: f'gate_{TOO_FEW}'}
+GATE_RESULTS = {
+    0: Event.GATE_ADMITTED,
+    3: Event.GATE_REFUSED,
+    TOO_FEW_STATUS: Event.GATE_TOO_FEW,
+}
 RunVerb = Callable[[list[str], float], VerbResult]
 
 
@@ -102,11 +98,11 @@ class Conductor:
 
     def run(self, stop: threading.Event) -> None:
         """Take steps until `stop` is set."""
-        self._add(LOOP_STARTED, self._start_policy, f'store {self._settings.store}')
+        self._add(Event.LOOP_STARTED, self._start_policy, f'store {self._settings.store}')
         while not stop.is_set():
             if self.take_step() is Step.WAIT:
                 stop.wait(self._settings.period_s)
-        self._add(LOOP_ENDED)
+        self._add(Event.LOOP_ENDED)
 
     def take_step(self) -> Step:
         """Look, decide, and take one step; return it, WAIT if nothing was done."""
@@ -123,7 +119,7 @@ class Conductor:
         return step if self._take(step, version, facts) else Step.WAIT
 
     def _next(
-        self, facts: RolloutFacts, found: Sequence[Version], choice: Choice
+        self, facts: RolloutFacts, found: Sequence[Manifest], choice: Choice
     ) -> tuple[Step, str]:
         is_forgotten = bool(self._server_to_restore(facts, found))
         champion = Champion.FORGOTTEN if is_forgotten else Champion.SERVED
@@ -140,34 +136,36 @@ class Conductor:
         self._before = facts
         return facts
 
-    def _note_new(self, found: list[Version]) -> None:
+    def _note_new(self, found: list[Manifest]) -> None:
         """Record the versions that have come to the store."""
         for version in found:
             if digest_of(version.id) not in self._journal.versions:
-                self._add(NEW_VERSION, version.id, f'trained from {version.parent or "nothing"}')
+                self._add(
+                    Event.NEW_VERSION, version.id, f'trained from {version.parent or "nothing"}'
+                )
 
     def _note_changes(self, before: RolloutFacts, now: RolloutFacts) -> None:
         """Record what happened to champion and candidate since the last look."""
         if now.champion and digest_of(now.champion) != self._journal.served:
-            self._add(CHAMPION, now.champion, 'slot a serves it')
+            self._add(Event.CHAMPION, now.champion, 'slot a serves it')
         if is_tried(now) and digest_of(now.candidate) in self._journal.rolled_back:
-            self._add(TRIED_AGAIN, now.candidate, 'a person lifted its rollback')
+            self._add(Event.TRIED_AGAIN, now.candidate, 'a person lifted its rollback')
         if before.stage == now.stage:
             return
-        if now.phase != ROLLED_BACK:
+        if now.phase != CanaryPhase.ROLLED_BACK.word:
             candidate = '' if now.rollout is Rollout.IDLE else now.candidate
             self._add(EVENTS[now.rollout], candidate, now.text)
         elif digest_of(now.candidate) not in self._journal.rolled_back:
-            self._add(ROLLED_BACK, now.candidate, now.text)
+            self._add(Event.ROLLED_BACK, now.candidate, now.text)
 
-    def _note_champion(self, facts: RolloutFacts, found: Sequence[Version]) -> None:
+    def _note_champion(self, facts: RolloutFacts, found: Sequence[Manifest]) -> None:
         """Record a version in slot a that this conductor saw no `finish` of, or did not end."""
         digest = digest_of(facts.champion)
         is_news = digest not in (digest_of(self._journal.champion), digest_of(self._start_policy))
         if facts.rollout in SETTLED and is_news and is_one_of(found, facts.champion):
-            self._add(ADOPTED, facts.champion, 'slot a serves it, and no finish is recorded')
+            self._add(Event.ADOPTED, facts.champion, 'slot a serves it, and no finish is recorded')
 
-    def _server_to_restore(self, facts: RolloutFacts, found: Sequence[Version]) -> str:
+    def _server_to_restore(self, facts: RolloutFacts, found: Sequence[Manifest]) -> str:
         champion = self._journal.champion
         if digest_of(champion) in self._journal.rolled_back or not is_one_of(found, champion):
             return ''
@@ -176,7 +174,7 @@ class Conductor:
     def _note_passed_over(self, choice: Choice) -> None:
         if choice.why_not and choice.why_not != self._passed_over_text:
             if choice.stale:
-                self._add('stale', choice.stale, choice.why_not.partition(': ')[2])
+                self._add(Event.STALE, choice.stale, choice.why_not.partition(': ')[2])
             else:
                 self._say(f'no candidate: {choice.why_not}')
         self._passed_over_text = choice.why_not
@@ -227,7 +225,7 @@ class Conductor:
         record = observing.gate_record(self._settings.gates, version)
         # the same exit status; a person may let one of them start
         is_held = record is not None and record.verdict == HELD
-        return GATE_HELD if is_held else GATE_RESULTS[result.status]
+        return Event.GATE_HELD if is_held else GATE_RESULTS[result.status]
 
     def _count_attempt(self, step: Step, version: str) -> float:
         """Return the time until this step may be taken again for this version [s]."""

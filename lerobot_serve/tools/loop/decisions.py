@@ -20,6 +20,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     CHAMPION_SLOT,
     RouterView,
 )
+from lerobot_serve.versions.manifest import Manifest
 
 TOO_FEW = 'too_few'
 
@@ -130,15 +131,6 @@ class RolloutFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """A version of the store."""
-
-    id: str
-    parent: str
-    created: str
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """
     A candidate; `why_not` says of the newest version why it is none, and `stale` is that version
@@ -198,7 +190,7 @@ def is_tried(facts: RolloutFacts) -> bool:
     return bool(facts.candidate) and facts.phase in TRIED_PHASES
 
 
-def is_one_of(versions: Iterable[Version], fingerprint: str) -> bool:
+def is_one_of(versions: Iterable[Manifest], fingerprint: str) -> bool:
     """Return whether a policy is one of these versions."""
     return any(digest_of(each.id) == digest_of(fingerprint) for each in versions)
 
@@ -222,7 +214,7 @@ def server_to_restore(facts: RolloutFacts, start_policy: str, champion: str) -> 
 
 
 def choose(
-    versions: Iterable[Version],
+    versions: Iterable[Manifest],
     champion: str,
     records: Mapping[str, GateRecord],
     passed_over: Collection[str],
@@ -244,7 +236,7 @@ def choose(
 
 
 def _judge(
-    version: Version,
+    version: Manifest,
     champion: str,
     records: Mapping[str, GateRecord],
     passed_over: Collection[str],

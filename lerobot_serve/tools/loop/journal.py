@@ -7,32 +7,56 @@ again. One process writes at a time; any may read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from datetime import datetime, UTC
+from enum import auto, StrEnum
 import errno
 import fcntl
 import json
 import os
 from pathlib import Path
-from types import TracebackType
+
+import msgspec
+from msgspec import Struct
 
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.errors import UserError
 
 JOURNAL_FILE = 'journal.jsonl'
 LINE_LIMIT, TEXT_LIMIT = 16_384, 4096
-# an event that keeps its version from the robots, also after a restart
-ROLLED_BACK = 'rolled_back'
-# until a person lifts that in the router
-TRIED_AGAIN = 'tried_again'
-# what is recorded once, also after a restart: a version of the store, and the policy of slot a
-NEW_VERSION, CHAMPION = 'new_version', 'champion'
-LOOP_STARTED, LOOP_ENDED, FINISHED = 'loop_started', 'loop_ended', 'finished'
-GATE_REFUSED, GATE_HELD = 'gate_refused', 'gate_held'
-# a version in slot a whose `finish` the loop did not see
-ADOPTED = 'adopted'
+
+
+class Event(StrEnum):
+    """What is recorded; beside these, the name of a step with `_failed`."""
+
+    LOOP_STARTED = auto()
+    LOOP_ENDED = auto()
+    # recorded once, also after a restart: a version of the store, and the policy of slot a
+    NEW_VERSION = auto()
+    CHAMPION = auto()
+    STALE = auto()
+    GATE_ADMITTED = auto()
+    GATE_REFUSED = auto()
+    GATE_HELD = auto()
+    GATE_TOO_FEW = auto()
+    ROLLOUT_STARTED = auto()
+    ROUTER_UNKNOWN = auto()
+    IDLE = auto()
+    ON_TRIAL = auto()
+    CANDIDATE_LOST = auto()
+    PROMOTED = auto()
+    WATCHED = auto()
+    FINISHED = auto()
+    RESTORED = auto()
+    # keeps its version from the robots, also after a restart
+    ROLLED_BACK = auto()
+    # until a person lifts that in the router
+    TRIED_AGAIN = auto()
+    # a version in slot a whose `finish` the loop did not see
+    ADOPTED = auto()
+
+
 # events after which slot a serves a version: its servers forget it when they start again
-GIVEN_EVENTS = (FINISHED, ADOPTED)
+GIVEN_EVENTS = (Event.FINISHED, Event.ADOPTED)
 
 
 def utc_now() -> datetime:
@@ -40,14 +64,13 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One event: its UTC time, name and version, and the reason in words."""
 
     at: str
     event: str
-    version: str = ''
-    text: str = ''
+    version: str
+    text: str
 
 
 def read_journal(folder: Path) -> Iterator[Entry]:
@@ -66,11 +89,9 @@ def read_journal(folder: Path) -> Iterator[Entry]:
 
 def _entry(line: bytes) -> Entry | None:
     try:
-        values = json.loads(line)
-        fields = [values[name] for name in ('at', 'event', 'version', 'text')]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return msgspec.convert(json.loads(line), Entry)
+    except (ValueError, RecursionError, msgspec.ValidationError):
         return None
-    return Entry(*fields) if all(isinstance(each, str) for each in fields) else None
 
 
 class Journal:
@@ -118,7 +139,7 @@ class Journal:
         at = self._now().isoformat(timespec='seconds')
         entry = Entry(at, event, version, text[:TEXT_LIMIT])
         self._remember(entry)
-        line = (json.dumps(asdict(entry)) + '\n').encode()
+        line = (json.dumps(msgspec.structs.asdict(entry)) + '\n').encode()
         try:
             self._write(b'\n' + line if self._is_cut else line)
         except OSError:
@@ -136,15 +157,15 @@ class Journal:
 
     def _remember(self, entry: Entry) -> None:
         digest = digest_of(entry.version)
-        if entry.event in (TRIED_AGAIN, *GIVEN_EVENTS):
+        if entry.event in (Event.TRIED_AGAIN, *GIVEN_EVENTS):
             self.rolled_back.discard(digest)
-        if entry.event == ROLLED_BACK:
+        if entry.event == Event.ROLLED_BACK:
             self.rolled_back.add(digest)
-        elif entry.event == LOOP_STARTED and entry.version:
+        elif entry.event == Event.LOOP_STARTED and entry.version:
             self._start_with(digest)
-        elif entry.event == NEW_VERSION:
+        elif entry.event == Event.NEW_VERSION:
             self.versions.add(digest)
-        elif entry.event == CHAMPION:
+        elif entry.event == Event.CHAMPION:
             self.served = digest
         elif entry.event in GIVEN_EVENTS:
             self.champion = entry.version
@@ -158,10 +179,5 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._handle)

@@ -8,22 +8,18 @@ from pathlib import Path
 
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.router.canary.gate_record import GateRecord, read_record, record_path
-from lerobot_serve.tools.loop.decisions import Version
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import PublishError, VersionError
+from lerobot_serve.versions.manifest import Manifest
 from lerobot_serve.versions.store import Store
 
 METADATA_FILE = 'metadata.yaml'
 
 
-def versions(folder: Path) -> list[Version]:
+def versions(folder: Path) -> list[Manifest]:
     """Return the whole versions of a store, the newest last; none before it is made."""
     with contextlib.suppress(VersionError):
-        return [
-            Version(each.id, each.manifest.parent, each.manifest.created)
-            for each in Store.open(folder).entries()
-            if each.manifest
-        ]
+        return [each.manifest for each in Store.open(folder).entries() if each.manifest]
     return []
 
 
@@ -42,7 +38,7 @@ def fingerprint(folder: Path) -> str:
     return ''
 
 
-def gate_records(folder: Path, found: list[Version]) -> dict[str, GateRecord]:
+def gate_records(folder: Path, found: list[Manifest]) -> dict[str, GateRecord]:
     """Return the readable records of versions, by digest."""
     read = {digest_of(each.id): gate_record(folder, each.id) for each in found}
     return {digest: record for digest, record in read.items() if record}

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Callable, Iterator
+import contextlib
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.loop.decisions import rollout_facts, RolloutFacts
@@ -13,33 +14,24 @@ from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.names import resolve_router
 
 
-class RouterObserver:
-    """A context manager; `router` is the name that was given, empty for the only one."""
+@contextlib.contextmanager
+def router_observer(given: str) -> Iterator[Callable[[], RolloutFacts]]:
+    """
+    Yield what returns the state of the router now, or why there is none; `given` is its name,
+    empty for the only one. Raises UserError when ROS does not start.
+    """
+    name = ''
 
-    def __init__(self, router: str) -> None:
-        """Raises UserError when ROS does not start."""
-        self._given, self._name = router, ''
-        self._client = FleetClient(CALL_LIMIT_S, known=known_nodes())
-
-    def observe(self) -> RolloutFacts:
-        """Return what the router says now; why it says nothing, if it does not."""
+    def observe() -> RolloutFacts:
+        nonlocal name
         try:
-            if not self._name:
-                found = self._client.find_routers(self._given)
-                self._name = resolve_router(self._given, found, self._client.known_routers())
-            return rollout_facts(self._client.router(self._name))
+            if not name:
+                name = resolve_router(given, client.find_routers(given), client.known_routers())
+            return rollout_facts(client.router(name))
         except UserError as error:
             # another one may have its place
-            self._name = ''
+            name = ''
             return RolloutFacts(text=str(error))
 
-    def __enter__(self) -> RouterObserver:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._client.__exit__(kind, error, trace)
+    with FleetClient(CALL_LIMIT_S, known=known_nodes()) as client:
+        yield observe

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 import os
 import signal
 import threading
+from typing import NamedTuple
 
 from lerobot_serve.child_process import DEVNULL, PIPE, Process, start, TimeoutExpired
 from lerobot_serve.tools.processes.verb_command import verb_command
@@ -16,8 +16,7 @@ POLL_S, END_LIMIT_S = 0.5, 15.0
 INTERRUPTED = 130
 
 
-@dataclass(frozen=True, slots=True)
-class VerbResult:
+class VerbResult(NamedTuple):
     """How a verb ended: its exit status and what it printed."""
 
     status: int
@@ -44,7 +43,8 @@ def run_verb(words: list[str], limit_s: float, stop: threading.Event) -> VerbRes
     waited_s = 0.0
     while True:
         try:
-            return _result(process, *process.communicate(timeout=POLL_S))
+            output, errors = process.communicate(timeout=POLL_S)
+            return VerbResult(process.returncode, output, errors)
         except TimeoutExpired:
             waited_s += POLL_S
         if stop.is_set():
@@ -61,7 +61,3 @@ def _interrupted(process: Process[str], why: str) -> VerbResult:
         process.kill()
         output, errors = process.communicate()
     return VerbResult(INTERRUPTED, output, f'{errors.rstrip()}\n{why}')
-
-
-def _result(process: Process[str], output: str, errors: str) -> VerbResult:
-    return VerbResult(process.returncode, output, errors)

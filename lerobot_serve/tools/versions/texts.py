@@ -13,7 +13,7 @@ from lerobot_serve.tools.output.text import printable
 from lerobot_serve.versions.comparing import Differences, FileDifference
 from lerobot_serve.versions.manifest import Manifest
 from lerobot_serve.versions.publishing import Published
-from lerobot_serve.versions.store import Entry
+from lerobot_serve.versions.store import Entry, Store
 
 HEADS = ('VERSION', 'KIND', 'SIZE', 'CREATED', 'PARENT', 'STATE', 'NOTE')
 SHOWN_DIGITS = 12
@@ -116,11 +116,11 @@ def published_text(published: Published, folder: Path) -> str:
     return '\n'.join(lines)
 
 
-def entry_json(entry: Entry, folder: Path) -> dict[str, Any]:
+def entry_json(entry: Entry, store: Store) -> dict[str, Any]:
     """Return a version for JSON."""
     return {
         'id': entry.id,
-        'folder': str(folder),
+        'folder': str(store.path(entry.id)),
         'is_pinned': entry.is_pinned,
         'pin': entry.pin or '',
         'fault': entry.fault,

@@ -15,7 +15,7 @@ from std_srvs.srv import Trigger
 
 from lerobot_serve.experience.recorded_episode import encode_recorded, RecordedEpisode
 from lerobot_serve.learner.rounds.states import Phase
-from lerobot_serve.learner.versions.parents import Version
+from lerobot_serve.learner.versions import Version
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 from lerobot_serve.versions.verifying import check

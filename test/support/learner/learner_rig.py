@@ -3,34 +3,34 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 import errno
 from pathlib import Path
 
+from lerobot_serve.contract.records import LearnerState
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.memory.memory import Memory
+from lerobot_serve.learner.parameters import LearnerParameters
 from lerobot_serve.learner.rounds.learner import Learner
 from lerobot_serve.learner.rounds.requests import Call, Command
-from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings, Shown
-from lerobot_serve.learner.steps.jobs import (
-    ConvertJob,
-    Job,
-    PublishJob,
-    ScanJob,
-    StageJob,
-    TrainJob,
-)
-from lerobot_serve.learner.steps.reports import (
+from lerobot_serve.learner.rounds.settings import LearnerSettings
+from lerobot_serve.learner.steps.lines import (
     ConvertDone,
+    ConvertJob,
     FoundEpisode,
+    Job,
     PublishDone,
+    PublishJob,
     RefusedBag,
     Report,
     ScanDone,
+    ScanJob,
     StageDone,
+    StageJob,
     TrainDone,
+    TrainJob,
 )
-from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
+from lerobot_serve.learner.versions import CanaryNews, Verdict
 
 HOST, PARENT = 'here', 'reach@00000000000000aa'
 SECOND_NS = 10**9
@@ -85,19 +85,17 @@ class PlayedStep:
 class LearnerRig:
     """`store` has a folder for each version; `found` are episodes that a search finds."""
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    def __init__(self, folder: Path, **parameters: object) -> None:
         self.folder, self.now_s = folder, 1000.0
         self.settings = LearnerSettings(
             folder=folder / 'learner',
             store=folder / 'store',
             host=HOST,
             parent=folder / 'parent',
-            filters=('success',),
-            **settings,
+            parameters=replace(LearnerParameters(episodes_per_round=3, router=''), **parameters),
         )
-        self.live = LiveSettings(episodes_per_round=3)
         self.steps: list[PlayedStep] = []
-        self.states: list[Shown] = []
+        self.states: list[LearnerState] = []
         self.announced: list[str] = []
         self.log: list[str] = []
         self.found: list[RecordedEpisode] = []
@@ -112,7 +110,7 @@ class LearnerRig:
 
     # LearnerListener
 
-    def on_state(self, shown: Shown) -> None:
+    def on_state(self, shown: LearnerState) -> None:
         self.states.append(shown)
 
     def on_version(self, version_id: str) -> None:
@@ -130,10 +128,14 @@ class LearnerRig:
 
     def start(self) -> None:
         self.memory = Memory(self.settings.folder)
-        self.learner = Learner(
-            self.settings, self.live, self.memory, self._start_step, self, self.clock
-        )
+        self.learner = Learner(self.settings, self.memory, self._start_step, self, self.clock)
         self.learner.begin()
+
+    def set(self, **parameters: object) -> None:
+        """Change parameters; those that are not live hold after a restart."""
+        changed = replace(self.settings.parameters, **parameters)
+        self.settings = replace(self.settings, parameters=changed)
+        self.learner.live = changed
 
     def kill(self) -> None:
         """End without a word: what is in the memory stays, every step is gone."""
@@ -144,6 +146,11 @@ class LearnerRig:
     def restart(self) -> None:
         self.kill()
         self.start()
+
+    def come_back(self) -> None:
+        """Restart, and look for episodes."""
+        self.restart()
+        self.finish(ScanJob)
 
     def _start_step(self, job: Job, log: Path) -> PlayedStep:
         if self.refuses_to_start:
@@ -163,7 +170,11 @@ class LearnerRig:
 
     @property
     def phase(self) -> str:
-        return self.learner.shown.phase.name
+        return self.learner.shown.state.name
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        return {each.reason: each.count for each in self.learner.shown.dropped}
 
     def turn(self, count: int = 2) -> None:
         for _ in range(count):
@@ -209,7 +220,7 @@ class LearnerRig:
 
     def results(self, job: Job) -> list[Report]:
         if isinstance(job, ScanJob):
-            found = [FoundEpisode(asdict(each)) for each in self.found]
+            found = [FoundEpisode(each) for each in self.found]
             return [*found, ScanDone(self.parent, ())]
         if isinstance(job, StageJob):
             self.staged += [bag.episode_id for bag in job.bags]
@@ -218,7 +229,7 @@ class LearnerRig:
             return self._converted(job)
         if isinstance(job, TrainJob):
             self.trained += 1
-            Path(job.output).mkdir(parents=True)
+            job.output.mkdir(parents=True)
             return [TrainDone(job.output, f'reach@{self.trained:016x}')]
         assert isinstance(job, PublishJob)
         folder = self.settings.store / job.fingerprint
@@ -236,6 +247,11 @@ class LearnerRig:
         indices = tuple(map(self.in_dataset.index, new))
         hashes = tuple(bag.sha256 for bag in whole)
         return [*refused, ConvertDone(hashes, indices, len(self.in_dataset), 'd' * 64, new)]
+
+    def round(self, *numbers: int) -> str:
+        """Play a round on episodes that are announced; return its version."""
+        self.announce(*numbers)
+        return self.run_round()
 
     def run_round(self) -> str:
         """Play a round to its end; return its version."""

@@ -10,13 +10,28 @@ from pathlib import Path
 from lerobot_serve.router.canary.gate_record import GateRecord, write_record
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.loop.conductor import Conductor
-from lerobot_serve.tools.loop.decisions import rollout_facts, RolloutFacts, Step, Version
+from lerobot_serve.tools.loop.decisions import rollout_facts, RolloutFacts, Step
 from lerobot_serve.tools.loop.journal import read_journal
 from lerobot_serve.tools.loop.settings import LoopSettings
 from lerobot_serve.tools.loop.verb_process import VerbResult
 from lerobot_serve.tools.operate.fleet_state import CanaryView, ReplicaView, RouterView, SlotView
+from lerobot_serve.versions.manifest import Manifest
 
 V1, V2, V3 = 'reach@0000000000000001', 'reach@0000000000000002', 'reach@0000000000000003'
+
+
+def version(fingerprint: str, parent: str) -> Manifest:
+    """Return a version of the store; `choose` reads its names alone."""
+    return Manifest(
+        format_version=1,
+        id=fingerprint,
+        policy_kind='builtin',
+        created='2026-11-26T18:30:00Z',
+        files=(),
+        parent=parent,
+        **dict.fromkeys(('dataset_sha256', 'note', 'hub'), ''),
+        sources=(),
+    )
 
 
 @dataclass
@@ -27,7 +42,7 @@ class Fleet:
     phase: str = 'off'
     is_watched: bool = False
     slots: dict[str, str] = field(default_factory=lambda: {'a': V1, 'b': V1})
-    versions: list[Version] = field(default_factory=list)
+    versions: list[Manifest] = field(default_factory=list)
     gate_status: int = 0
     statuses: dict[str, int] = field(default_factory=dict)
     ran: list[list[str]] = field(default_factory=list)
@@ -116,8 +131,8 @@ def steps(conductor: Conductor, count: int) -> list[Step]:
     return [conductor.take_step() for _ in range(count)]
 
 
-def finish_a_round(fleet: Fleet, conductor: Conductor, version: str, parent: str) -> None:
-    fleet.versions.append(Version(version, parent, str(len(fleet.versions))))
+def finish_a_round(fleet: Fleet, conductor: Conductor, new: str, parent: str) -> None:
+    fleet.versions.append(version(new, parent))
     assert steps(conductor, 2) == [Step.GATE, Step.START]
     fleet.phase = 'promoted'
     assert conductor.take_step() is Step.FINISH

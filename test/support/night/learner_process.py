@@ -17,21 +17,28 @@ import shutil
 import signal
 import threading
 
+import msgspec
+
+from lerobot_serve.contract import records
+from lerobot_serve.contract.records import LearnerState
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.memory.memory import Memory
-from lerobot_serve.learner.ros.messages import news_of
 from lerobot_serve.learner.rounds.learner import Learner
-from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings, Shown
-from lerobot_serve.learner.steps.jobs import (
+from lerobot_serve.learner.rounds.settings import LearnerSettings
+from lerobot_serve.learner.steps.lines import (
+    ConvertDone,
     ConvertJob,
+    Failed,
     Job,
     PublishJob,
+    Report,
     ScanJob,
+    StageDone,
     StageJob,
     TrainJob,
 )
 from lerobot_serve.learner.steps.process import END_LIMIT_S
-from lerobot_serve.learner.steps.reports import ConvertDone, Failed, Report, StageDone
+from lerobot_serve.learner.versions import canary_news
 from lerobot_serve.tools.learning.program import Reporter, result_of
 from lerobot_serve.tools.learning.publish import publish_policy
 from lerobot_serve.versions.file_hash import folder_sha256
@@ -121,7 +128,6 @@ class NightLearner:
     def __init__(
         self,
         settings: LearnerSettings,
-        live: LiveSettings,
         clock: NightClock,
         *,
         poisons: Callable[[], bool],
@@ -129,7 +135,7 @@ class NightLearner:
         announced: Callable[[], list[RecordedEpisode]],
         canary: Callable[[], CanaryState | None],
     ) -> None:
-        self.settings, self._live, self._clock = settings, live, clock
+        self.settings, self._clock = settings, clock
         self._poisons, self._on_trained = poisons, on_trained
         self._announced, self._canary = announced, canary
         self.learner: Learner | None = None
@@ -144,7 +150,7 @@ class NightLearner:
 
     # LearnerListener
 
-    def on_state(self, shown: Shown) -> None:
+    def on_state(self, shown: LearnerState) -> None:
         """The state is read from the learner."""
 
     def on_version(self, version_id: str) -> None:
@@ -160,7 +166,7 @@ class NightLearner:
     def start(self) -> None:
         self.memory = Memory(self.settings.folder)
         self.learner = Learner(
-            self.settings, self._live, self.memory, self._start_step, self, self._clock.monotonic_s
+            self.settings, self.memory, self._start_step, self, self._clock.monotonic_s
         )
         self.learner.begin()
         for episode in self._announced():
@@ -199,7 +205,8 @@ class NightLearner:
             self.learner.requests.put(episode)
 
     def on_canary(self, message: CanaryState) -> None:
-        if self.learner and (news := news_of(message)):
+        record = msgspec.convert(message, records.CanaryState, from_attributes=True)
+        if self.learner and (news := canary_news(record)):
             self.learner.requests.put(news)
 
     # the steps
@@ -229,13 +236,13 @@ class NightLearner:
     def _convert(self, job: ConvertJob) -> ConvertDone:
         """Play a conversion: all bags are in the dataset, a few have rows."""
         self._is_poisoned = self._poisons()
-        dataset = Path(job.dataset)
+        dataset = job.dataset
         shutil.rmtree(dataset, ignore_errors=True)
         count = min(len(job.bags), EPISODES_READ)
         write_dataset(dataset, [Episode(['person'] * ROWS_READ)] * count)
         # more bags give another dataset
         write_labels(dataset, shift=(SHIFT if self._is_poisoned else 0.0) + len(job.bags) * 1e-4)
-        Path(self.settings.trainer).write_text(LONG if self._is_poisoned else SHORT)
+        Path(self.settings.parameters.trainer).write_text(LONG if self._is_poisoned else SHORT)
         used = set(job.used)
         names = [(bag.client_id, bag.episode_id) for bag in job.bags]
         new = tuple(i for i, name in enumerate(names) if name not in used)

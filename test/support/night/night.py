@@ -8,7 +8,8 @@ import random
 import shutil
 
 from lerobot_serve.contract.fingerprint import digest_of
-from lerobot_serve.learner.rounds.settings import LearnerSettings, LiveSettings
+from lerobot_serve.learner.parameters import LearnerParameters
+from lerobot_serve.learner.rounds.settings import LearnerSettings
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.loop import observing
 from lerobot_serve.tools.loop.journal import JOURNAL_FILE, read_journal
@@ -124,13 +125,12 @@ class Night:
             store=self.store,
             host=HOST,
             parent=parent,
-            trainer=str(self.folder / 'trainer.yaml'),
-            filters=('success',),
-            builds_on_promoted=True,
+            parameters=LearnerParameters(
+                trainer=str(self.folder / 'trainer.yaml'), episodes_per_round=EPISODES_A_ROUND
+            ),
         )
         return NightLearner(
             settings,
-            LiveSettings(episodes_per_round=EPISODES_A_ROUND),
             self.clock,
             poisons=lambda: self.world.is_poisoned,
             on_trained=self._on_trained,

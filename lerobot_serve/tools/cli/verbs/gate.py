@@ -202,6 +202,7 @@ def check_overrides(options: argparse.Namespace) -> None:
 
 def collect(options: argparse.Namespace) -> GateFigures:
     """Run both policies on the recordings."""
+    from contextlib import closing, ExitStack
     from functools import partial
 
     from lerobot_serve.policies.resources.footprint import declared_bytes
@@ -210,25 +211,23 @@ def collect(options: argparse.Namespace) -> GateFigures:
     from lerobot_serve.tools.replay.sources import open_source
 
     total = sum(sum(open_source(path).policies().values()) for path in options.paths)
-    candidate = serve(options, options.candidate)
-    try:
-        parent = serve(options, options.parent) if options.parent else None
-        try:
-            name = (
-                parent.served.fingerprint
-                if parent
-                else recorded_parent(options.paths, candidate.served.fingerprint)
-            )
-            check_same_actions(candidate, parent)
-            cage = cage_of_robot(options.robot, candidate.served.action_names)
-            figures = Collector(candidate, parent, name, cage).run(
-                options.paths, partial(show_count, total=total, what='replaying')
-            )
-        finally:
-            if parent:
-                parent.close()
-    finally:
-        candidate.close()
+    with ExitStack() as stack:
+
+        def served(policy: str) -> InProcessServer:
+            return stack.enter_context(closing(serve(options, policy)))
+
+        candidate = served(options.candidate)
+        parent = served(options.parent) if options.parent else None
+        name = (
+            parent.served.fingerprint
+            if parent
+            else recorded_parent(options.paths, candidate.served.fingerprint)
+        )
+        check_same_actions(candidate, parent)
+        cage = cage_of_robot(options.robot, candidate.served.action_names)
+        figures = Collector(candidate, parent, name, cage).run(
+            options.paths, partial(show_count, total=total, what='replaying')
+        )
     figures.candidate_bytes = declared_bytes(Path(options.candidate))
     figures.parent_bytes = declared_bytes(Path(options.parent)) if options.parent else 0
     return figures

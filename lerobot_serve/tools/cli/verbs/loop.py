@@ -116,7 +116,7 @@ def conduct(options: argparse.Namespace) -> int:
 
     from lerobot_serve.tools.loop.conductor import Conductor
     from lerobot_serve.tools.loop.journal import Journal
-    from lerobot_serve.tools.loop.router_observer import RouterObserver
+    from lerobot_serve.tools.loop.router_observer import router_observer
     from lerobot_serve.tools.loop.verb_process import run_verb, VerbResult
 
     settings = read_settings(options)
@@ -128,12 +128,12 @@ def conduct(options: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(f'loop: {text}', file=sys.stderr, flush=True)
 
-    with Journal(settings.folder) as journal, RouterObserver(settings.router) as observer:
+    with Journal(settings.folder) as journal, router_observer(settings.router) as observe:
         for number in SIGNALS:
             signal.signal(number, lambda *_: stop.set())
         # `up` starts its processes with these blocked; a verb inherits what this thread has
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        Conductor(settings, journal, observer.observe, verb, say).run(stop)
+        Conductor(settings, journal, observe, verb, say).run(stop)
         if journal.lost:
             say(f'{journal.lost} events are not in the journal: the disk did not take them')
     return 0
@@ -178,9 +178,10 @@ def journal_folder(options: argparse.Namespace) -> Path:
 
 def print_history(options: argparse.Namespace) -> int:
     """Print the events of the last hours. Raises UserError."""
-    from dataclasses import asdict
     from datetime import timedelta
     import json
+
+    from msgspec.structs import asdict
 
     from lerobot_serve.tools.loop import history
     from lerobot_serve.tools.loop.journal import read_journal, utc_now

@@ -16,7 +16,6 @@ from lerobot_serve.tools.cli.signature import set_completer
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.cli.conversion_progress import ConversionProgress
-    from lerobot_serve.versions.publishing import Details
     from lerobot_serve.versions.store import Entry, Store
     from lerobot_serve.versions.transfer.source import VersionSource
 
@@ -44,28 +43,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_version(compared, name='second')
     pinned = _action(actions, 'pin', 'keep a version from being deleted', pin)
     _add_version(pinned)
-    pinned.add_argument('--note', default='', metavar='TEXT', help='why it is kept')
+    _add_text(pinned, '--note', 'TEXT', 'why it is kept')
     _add_version(_action(actions, 'unpin', 'let a version be deleted again', unpin))
     deleted = _action(actions, 'delete', 'delete a version that no server serves', delete)
     _add_version(deleted)
-    deleted.add_argument(
-        '--also-parent', action='store_true', help='also if it is the parent of another version'
-    )
-    deleted.add_argument('--yes', action='store_true', help='do not ask')
+    _add_switch(deleted, '--also-parent', 'also if it is the parent of another version')
+    _add_switch(deleted, '--yes', 'do not ask')
     published = _action(actions, 'publish', 'copy the folder of a policy into a store', publish)
     _add_publish(published)
     fetched = _action(actions, 'fetch', 'copy a version from another store or server', fetch)
     _add_fetch(fetched)
     _add_serve(_action(actions, 'serve', 'let other machines fetch from a store', serve))
     for action in (listed, shown, verified, compared, published, fetched):
-        action.add_argument('--json', action='store_true', help='print JSON')
+        _add_switch(action, '--json', 'print JSON')
 
 
 def _action(
     actions: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
     text: str,
-    operation: Callable[[argparse.Namespace], int],
+    operation: Callable[[argparse.Namespace], int | None],
 ) -> argparse.ArgumentParser:
     parser = actions.add_parser(name, help=text, description=f'{text[0].upper()}{text[1:]}.')
     parser.add_argument(
@@ -85,96 +82,73 @@ def _add_version(
     set_completer(argument, version_ids)
 
 
+def _add_text(
+    parser: argparse.ArgumentParser, flag: str, metavar: str | None, text: str
+) -> argparse.Action:
+    return parser.add_argument(flag, default='', metavar=metavar, help=text)
+
+
+def _add_texts(
+    parser: argparse.ArgumentParser, flag: str, name: str, metavar: str, text: str
+) -> None:
+    parser.add_argument(
+        flag, dest=name, nargs='+', action='extend', default=[], metavar=metavar, help=text
+    )
+
+
+def _add_switch(parser: argparse.ArgumentParser, flag: str, text: str) -> None:
+    parser.add_argument(flag, action='store_true', help=text)
+
+
+def _add_file(parser: argparse.ArgumentParser, flag: str, text: str) -> None:
+    parser.add_argument(flag, type=Path, metavar='FILE', help=text)
+
+
 def _add_publish(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        'folder',
-        metavar='FOLDER',
-        help='directory of a LeRobot, built-in or exported policy, or USER/REPOSITORY of the hub',
-    )
-    parser.add_argument(
-        '--name', default='', help='part of the id before the @ (that of the policy)'
-    )
-    set_completer(
-        parser.add_argument(
-            '--parent', default='', metavar='VERSION', help='version that it was trained from'
-        ),
-        version_ids,
-    )
-    parser.add_argument(
-        '--dataset',
-        default='',
-        metavar='FOLDER|SHA256',
-        help='data set that it was trained on; of a folder the hash of all files is noted',
-    )
-    parser.add_argument('--note', default='', metavar='TEXT', help='one line of text')
-    parser.add_argument(
-        '--source',
-        dest='sources',
-        nargs='+',
-        action='extend',
-        default=[],
-        metavar='ADDRESS',
-        help='where others may fetch it, as a note: http(s)://... or the full path of a store',
-    )
-    parser.add_argument(
-        '--follow-links',
-        action='store_true',
-        help='copy the files that links point to (links are refused, but for those of the hub)',
-    )
-    parser.add_argument(
-        '--trusted-packages',
-        nargs='+',
-        action='extend',
-        default=[],
-        metavar='PACKAGE',
-        help='as the parameter of a policy_server, for policy types that it does not know',
-    )
+    text = 'directory of a LeRobot, built-in or exported policy, or USER/REPOSITORY of the hub'
+    parser.add_argument('folder', metavar='FOLDER', help=text)
+    _add_text(parser, '--name', None, 'part of the id before the @ (that of the policy)')
+    parent = _add_text(parser, '--parent', 'VERSION', 'version that it was trained from')
+    set_completer(parent, version_ids)
+    text = 'data set that it was trained on; of a folder the hash of all files is noted'
+    _add_text(parser, '--dataset', 'FOLDER|SHA256', text)
+    _add_text(parser, '--note', 'TEXT', 'one line of text')
+    text = 'where others may fetch it, as a note: http(s)://... or the full path of a store'
+    _add_texts(parser, '--source', 'sources', 'ADDRESS', text)
+    text = 'copy the files that links point to (links are refused, but for those of the hub)'
+    _add_switch(parser, '--follow-links', text)
+    text = 'as the parameter of a policy_server, for policy types that it does not know'
+    _add_texts(parser, '--trusted-packages', 'trusted_packages', 'PACKAGE', text)
 
 
 def _add_fetch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('version', metavar='VERSION', help=VERSION_HELP)
+    text = 'http(s)://HOST:PORT of `versions serve`, a store, or the folder of a version'
     parser.add_argument(
-        '--from',
-        dest='origin',
-        required=True,
-        metavar='ADDRESS|FOLDER',
-        help='http(s)://HOST:PORT of `versions serve`, a store, or the folder of a version',
+        '--from', dest='origin', required=True, metavar='ADDRESS|FOLDER', help=text
     )
-    parser.add_argument(
-        '--token-file', type=Path, metavar='FILE', help='private file with a line NAME TOKEN'
-    )
-    parser.add_argument(
-        '--tls-ca', type=Path, metavar='FILE', help='authority of an https server (the system)'
-    )
+    _add_file(parser, '--token-file', 'private file with a line NAME TOKEN')
+    _add_file(parser, '--tls-ca', 'authority of an https server (the system)')
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        '--address', default=ADDRESS, help=f'address to listen on ({ADDRESS}: this machine alone)'
-    )
-    parser.add_argument(
-        '--port', type=int, default=PORT, metavar='N', help=f'port, 0 for a free one ({PORT})'
-    )
-    parser.add_argument(
-        '--token-file',
-        type=Path,
-        metavar='FILE',
-        help='lines NAME TOKEN of those who may fetch, made if missing (everyone on this machine)',
-    )
-    parser.add_argument(
-        '--allow-anyone',
-        action='store_true',
-        help='serve other machines without tokens, on a network that you trust',
-    )
-    parser.add_argument('--tls-certificate', type=Path, metavar='FILE', help='serve https')
-    parser.add_argument('--tls-key', type=Path, metavar='FILE', help='key of the certificate')
+    text = f'address to listen on ({ADDRESS}: this machine alone)'
+    parser.add_argument('--address', default=ADDRESS, help=text)
+    text = f'port, 0 for a free one ({PORT})'
+    parser.add_argument('--port', type=int, default=PORT, metavar='N', help=text)
+    text = 'lines NAME TOKEN of those who may fetch, made if missing (everyone on this machine)'
+    _add_file(parser, '--token-file', text)
+    text = 'serve other machines without tokens, on a network that you trust'
+    _add_switch(parser, '--allow-anyone', text)
+    _add_file(parser, '--tls-certificate', 'serve https')
+    _add_file(parser, '--tls-key', 'key of the certificate')
 
 
 def main(options: argparse.Namespace) -> int:
-    """Return the exit status of the action. Raises UserError."""
+    """Return the exit status of the action, which returns none if it is 0. Raises UserError."""
     options.store = (options.store or ros_home() / STORE).expanduser()
-    operation: Callable[[argparse.Namespace], int] = options.operation
-    return operation(options)
+    status: int | None = options.operation(options)
+    return status or 0
 
 
 def version_ids(parsed_args: argparse.Namespace, **_: object) -> list[str]:
@@ -187,14 +161,13 @@ def version_ids(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     return []
 
 
-def list_versions(options: argparse.Namespace) -> int:
+def list_versions(options: argparse.Namespace) -> None:
     from lerobot_serve.tools.versions import texts
 
     store = _opened(options)
     entries = store.entries()
-    found = [texts.entry_json(each, store.path(each.id)) for each in entries]
+    found = [texts.entry_json(each, store) for each in entries]
     _print(options, found, lambda: texts.table(entries, options.store))
-    return 0
 
 
 def show(options: argparse.Namespace) -> int:
@@ -203,7 +176,7 @@ def show(options: argparse.Namespace) -> int:
     store = _opened(options)
     entry = store.entry(options.version)
     folder = store.path(entry.id)
-    _print(options, texts.entry_json(entry, folder), lambda: texts.details(entry, folder))
+    _print(options, texts.entry_json(entry, store), lambda: texts.details(entry, folder))
     return 0 if entry.manifest else 1
 
 
@@ -226,7 +199,7 @@ def verify(options: argparse.Namespace) -> int:
     return int(any(faults.values()))
 
 
-def compare(options: argparse.Namespace) -> int:
+def compare(options: argparse.Namespace) -> None:
     import msgspec
 
     from lerobot_serve.tools.versions import texts
@@ -240,34 +213,30 @@ def compare(options: argparse.Namespace) -> int:
     found = differences(first, second)
     as_json = {'first': first.id, 'second': second.id, **msgspec.to_builtins(found)}
     _print(options, as_json, lambda: texts.comparison(first, second, found))
-    return 0
 
 
-def pin(options: argparse.Namespace) -> int:
+def pin(options: argparse.Namespace) -> None:
     if not options.note.isprintable():
         raise WrongCommandLine('--note must be one line of printable characters')
     store = _opened(options)
     entry = store.entry(options.version)
     store.pin(entry.id, options.note)
     print(f'{entry.id} is pinned')
-    return 0
 
 
-def unpin(options: argparse.Namespace) -> int:
+def unpin(options: argparse.Namespace) -> None:
     store = _opened(options)
     entry = store.entry(options.version)
     store.unpin(entry.id)
     print(f'{entry.id} is not pinned' if entry.is_pinned else f'{entry.id} was not pinned')
-    return 0
 
 
-def delete(options: argparse.Namespace) -> int:
+def delete(options: argparse.Namespace) -> None:
     store = _opened(options)
     entry = store.entry(options.version)
     _confirm(options, entry)
     store.delete(entry.id, also_parent=options.also_parent)
     print(f'{entry.id} is deleted')
-    return 0
 
 
 def _confirm(options: argparse.Namespace, entry: Entry) -> None:
@@ -281,12 +250,15 @@ def _confirm(options: argparse.Namespace, entry: Entry) -> None:
         raise UserError('not confirmed; nothing was changed')
 
 
-def publish(options: argparse.Namespace) -> int:
+def publish(options: argparse.Namespace) -> None:
+    from datetime import datetime, timezone
+
     from lerobot_serve.policies.base import PolicyError
     from lerobot_serve.policies.lerobot.hub.repository import local_folder
     from lerobot_serve.tools.versions import texts
     from lerobot_serve.tools.versions.identity import identify
-    from lerobot_serve.versions.publishing import policy_paths, PolicyIdentity
+    from lerobot_serve.versions.manifest import TIME_FORMAT
+    from lerobot_serve.versions.publishing import Details, policy_paths, PolicyIdentity
     from lerobot_serve.versions.publishing import publish as publish_folder
     from lerobot_serve.versions.store import Store
     from lerobot_serve.versions.verifying import is_version
@@ -305,32 +277,21 @@ def publish(options: argparse.Namespace) -> int:
     store = Store.make(options.store)
     size = sum((source / path).stat().st_size for path in policy_paths(source)[0])
     with _progress(size) as progress:
-        details = _details(options, store, progress)
+        details = Details(
+            created=datetime.now(timezone.utc).strftime(TIME_FORMAT),
+            parent=_parent(options.parent, store),
+            dataset_sha256=_dataset(options.dataset, progress),
+            note=options.note,
+            sources=tuple(options.sources),
+        )
         count = progress.begin('publishing', size)
         done = publish_folder(
             store, source, identity, details, count, follows_links=options.follow_links
         )
     entry = store.entry(done.manifest.id)
     folder = store.path(entry.id)
-    as_json = {'is_new': done.is_new, 'left_out': done.left_out, **texts.entry_json(entry, folder)}
+    as_json = {'is_new': done.is_new, 'left_out': done.left_out, **texts.entry_json(entry, store)}
     _print(options, as_json, lambda: texts.published_text(done, folder))
-    return 0
-
-
-def _details(options: argparse.Namespace, store: Store, progress: ConversionProgress) -> Details:
-    """Return what the command line says of a version. Raises VersionError."""
-    from datetime import datetime, timezone
-
-    from lerobot_serve.versions.manifest import TIME_FORMAT
-    from lerobot_serve.versions.publishing import Details
-
-    return Details(
-        created=datetime.now(timezone.utc).strftime(TIME_FORMAT),
-        parent=_parent(options.parent, store),
-        dataset_sha256=_dataset(options.dataset, progress),
-        note=options.note,
-        sources=tuple(options.sources),
-    )
 
 
 def _parent(given: str, store: Store) -> str:
@@ -356,7 +317,7 @@ def _dataset(given: str, progress: ConversionProgress) -> str:
         raise UserError(f'--dataset {folder} cannot be read: {error}') from None
 
 
-def fetch(options: argparse.Namespace) -> int:
+def fetch(options: argparse.Namespace) -> None:
     from lerobot_serve.tools.versions import texts
     from lerobot_serve.tools.versions.identity import why_not_checked
     from lerobot_serve.versions.manifest import Manifest
@@ -382,12 +343,11 @@ def fetch(options: argparse.Namespace) -> int:
     as_json = {
         'is_new': done.is_new,
         'transferred_bytes': done.transferred_bytes,
-        **texts.entry_json(store.entry(done.manifest.id), folder),
+        **texts.entry_json(store.entry(done.manifest.id), store),
     }
     state = f'fetched ({texts.size_text(done.transferred_bytes)})' if done.is_new else 'is there'
     serve_it = f'serve it: lerobot-serve serve {folder}'
     _print(options, as_json, lambda: f'{done.manifest.id} {state}\n{serve_it}')
-    return 0
 
 
 def _source(options: argparse.Namespace) -> VersionSource:
@@ -406,7 +366,7 @@ def _source(options: argparse.Namespace) -> VersionSource:
     return http_files.HttpSource(address)
 
 
-def serve(options: argparse.Namespace) -> int:
+def serve(options: argparse.Namespace) -> None:
     import signal
     import threading
 
@@ -425,7 +385,6 @@ def serve(options: argparse.Namespace) -> int:
         ended.wait()
     finally:
         server.close()
-    return 0
 
 
 def _http_settings(options: argparse.Namespace) -> Any:

@@ -25,7 +25,7 @@ from support.paths import REPOSITORY
 from lerobot_serve.demo.train import success_outcomes
 from lerobot_serve.learner.trainers.base import TrainingJob
 from lerobot_serve.learner.trainers.builtin import BuiltinTrainer
-from lerobot_serve.learner.trainers.options import BuiltinOptions
+from lerobot_serve.learner.trainers.trainer_file import BuiltinOptions
 from lerobot_serve.policies.base import LoadOptions
 from lerobot_serve.policies.builtin.policy import load
 from lerobot_serve.sim import cameras
@@ -78,7 +78,15 @@ def test_corrections_make_it_better(tmp_path):
         assert main(['dataset', str(bag), str(data), '--vcodec', 'png', *more]) == 0
         new = frozenset(range(number * EPISODES, (number + 1) * EPISODES))
         output = tmp_path / f'policy{number}'
-        job = TrainingJob(data, parent, output, tmp_path / 'work', new, seed=5, budget_s=300.0)
+        job = TrainingJob(
+            dataset=data,
+            parent=parent,
+            output=output,
+            work=tmp_path / 'work',
+            new_episodes=new,
+            seed=5,
+            budget_s=300.0,
+        )
         began_s = time.process_time()
         parent = BuiltinTrainer(OPTIONS).train(job, lambda _: None, threading.Event())
         took_s = time.process_time() - began_s

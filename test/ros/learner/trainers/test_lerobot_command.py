@@ -21,8 +21,7 @@ from benchmarks.recording.example_bag import EdgeBag
 from lerobot_serve.learner.trainers.base import Progress, TrainingJob
 from lerobot_serve.learner.trainers.command import CommandTrainer
 from lerobot_serve.learner.trainers.contract import FIELDS
-from lerobot_serve.learner.trainers.options import CommandOptions
-from lerobot_serve.learner.trainers.trainer_file import read_trainer_file
+from lerobot_serve.learner.trainers.trainer_file import CommandOptions, read_trainer_file
 from lerobot_serve.tools.cli.main import main
 
 pytest.importorskip('lerobot')

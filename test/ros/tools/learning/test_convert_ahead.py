@@ -11,8 +11,13 @@ from support.learner.recorded_bags import record_episode
 from support.tools.datasets import rows_of
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.learner.steps.jobs import BagToConvert, ConvertJob, StageJob
-from lerobot_serve.learner.steps.reports import RefusedBag, Report
+from lerobot_serve.learner.steps.lines import (
+    BagToConvert,
+    ConvertJob,
+    RefusedBag,
+    Report,
+    StageJob,
+)
 from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.dataset.episode_sink import EpisodeSink
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError
@@ -27,16 +32,16 @@ FILTERS, VCODEC = ('success',), 'png'
 
 def bag_of(folder: Path, name: str) -> BagToConvert:
     episode = record_episode(folder, name, 4)
-    return BagToConvert(episode.path, episode.sha256, episode.client_id, episode.episode_id)
+    return BagToConvert(Path(episode.path), episode.sha256, episode.client_id, episode.episode_id)
 
 
 def staged(bags: tuple[BagToConvert, ...], out: Path) -> tuple[str, ...]:
-    return stage_bags(StageJob(bags, str(out), FILTERS, VCODEC), ignored).staged
+    return stage_bags(StageJob(bags, out, FILTERS, VCODEC), ignored).staged
 
 
 def converted(bags: tuple[BagToConvert, ...], out: Path) -> int:
     """Convert the bags of a round; return the number of episodes of the dataset."""
-    return convert_bags(ConvertJob(bags, str(out), FILTERS, VCODEC, ()), ignored).total_episodes
+    return convert_bags(ConvertJob(bags, out, FILTERS, VCODEC, ()), ignored).total_episodes
 
 
 def ignored(_: Report) -> None:
@@ -101,7 +106,7 @@ def test_bags_that_do_not_agree_are_left_to_their_round(tmp_path, monkeypatch, b
 def test_a_bag_that_is_not_the_announced_one_does_not_join_ahead_of_its_round(tmp_path, bags):
     out, reports = tmp_path / 'dataset', []
     changed = msgspec.structs.replace(bags[1], sha256='f' * 64)
-    job = StageJob((bags[0], changed, bags[2]), str(out), FILTERS, VCODEC)
+    job = StageJob((bags[0], changed, bags[2]), out, FILTERS, VCODEC)
     stage_bags(job, reports.append)
     refused = [each for each in reports if isinstance(each, RefusedBag)]
     assert [(each.sha256, each.reason) for each in refused] == [('f' * 64, convert.CHANGED)]

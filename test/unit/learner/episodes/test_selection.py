@@ -5,14 +5,11 @@ from __future__ import annotations
 
 from itertools import combinations
 import os
-from pathlib import Path
 
 import pytest
 from support.learner.learner_rig import episode
 
-from lerobot_serve.learner.episodes.availability import find_bag, Place
-from lerobot_serve.learner.episodes.encoding import from_json, to_json
-from lerobot_serve.learner.episodes.selection import FILTERS, is_selected
+from lerobot_serve.learner.episodes.selection import FILTERS, find_bag, is_selected, Place
 from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan
 from lerobot_serve.tools.dataset.plans.filters import is_selected as is_plan_selected
 from lerobot_serve.tools.dataset.plans.filters import parse_filter
@@ -66,18 +63,3 @@ def test_a_bag_that_may_not_be_read(tmp_path):
 
 def test_no_place_is_known():
     assert find_bag([], 'here').reason == 'missing'
-
-
-def test_an_episode_survives_json(tmp_path):
-    import json
-
-    one = episode(1, tmp_path)
-    assert from_json(json.loads(to_json(one))) == one
-
-
-@pytest.mark.parametrize('change', [{'sha256': 'x'}, {'extra': 1}, {'outcome': 'nice'}])
-def test_other_json_is_refused(change):
-    from dataclasses import asdict
-
-    with pytest.raises(ValueError, match=r'.'):
-        from_json({**asdict(episode(1, Path('/tmp'))), **change})

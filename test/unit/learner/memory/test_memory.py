@@ -12,11 +12,14 @@ import pytest
 from support.learner.learner_rig import episode
 from support.paths import module_environment
 
-from lerobot_serve.learner.episodes.availability import Place
-from lerobot_serve.learner.memory.database import Database, MemoryNotWritten, MemoryRefused
-from lerobot_serve.learner.memory.memory import Memory, PLACE_LIMIT
-from lerobot_serve.learner.memory.records import Learned, RoundEnd
-from lerobot_serve.learner.memory.schema import VERSION
+from lerobot_serve.learner.episodes.selection import Place
+from lerobot_serve.learner.memory.database import (
+    Database,
+    MemoryNotWritten,
+    MemoryRefused,
+    VERSION,
+)
+from lerobot_serve.learner.memory.memory import Learned, Memory, PLACE_LIMIT, RoundEnd
 
 ONE, TWO = f'{1:064x}', f'{2:064x}'
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+import contextlib
 import math
 from pathlib import Path
 import shutil
@@ -16,18 +17,20 @@ from lerobot_serve.learner.rounds import learner
 from lerobot_serve.learner.rounds.due import FIRST_RETRY_S, MOST_DEATHS
 from lerobot_serve.learner.rounds.learner import OVERTIME_S, SHOW_PERIOD_S
 from lerobot_serve.learner.rounds.requests import Command
-from lerobot_serve.learner.rounds.settings import LiveSettings
-from lerobot_serve.learner.steps.jobs import ConvertJob, PublishJob, ScanJob, TrainJob
-from lerobot_serve.learner.steps.reports import (
+from lerobot_serve.learner.steps.lines import (
     Advance,
     ConvertDone,
+    ConvertJob,
     Failed,
+    PublishJob,
     RefusedBag,
     ScanDone,
+    ScanJob,
     SkippedFolder,
     TrainDone,
+    TrainJob,
 )
-from lerobot_serve.learner.versions.verdicts import CanaryNews, Verdict
+from lerobot_serve.learner.versions import CanaryNews, Verdict
 
 
 @pytest.fixture
@@ -44,17 +47,27 @@ def ready(rig):
     return rig
 
 
-def at(rig: LearnerRig, phase: str) -> LearnerRig:
+def at(rig: LearnerRig, phase: str, *numbers: int) -> LearnerRig:
     """Bring a round to a state."""
     if rig.step and isinstance(rig.step.job, ScanJob):
         rig.finish(ScanJob)
-    rig.announce(1, 2, 3)
-    kinds = {'CONVERTING': (), 'TRAINING': (ConvertJob,), 'PUBLISHING': (ConvertJob, TrainJob)}
-    rig.finish(ScanJob)
-    for kind in kinds[phase]:
+    rig.announce(*(numbers or (1, 2, 3)))
+    for kind in (ScanJob, ConvertJob, TrainJob)[: PHASES.index(phase) + 1]:
         rig.finish(kind)
     assert rig.phase == phase
     return rig
+
+
+@contextlib.contextmanager
+def full_disk(rig: LearnerRig, monkeypatch, method: str) -> Iterator[None]:
+    """Let a method of the memory fail as on a full disk."""
+
+    def refuse(*_: object) -> None:
+        raise MemoryNotWritten('No space left on device; make room on its disk')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.memory, method, refuse)
+        yield
 
 
 PHASES = ('CONVERTING', 'TRAINING', 'PUBLISHING')
@@ -70,127 +83,101 @@ def test_enough_episodes_become_a_version(ready):
     converted = ready.finish(ConvertJob)
     assert len(converted.bags) == 3
     trained = ready.finish(TrainJob)
-    assert trained.new_episodes == (0, 1, 2)
-    assert trained.parent == str(ready.settings.parent)
+    assert trained.new_episodes == {0, 1, 2}
+    assert trained.parent == ready.settings.parent
     published = ready.finish(PublishJob)
-    assert not Path(trained.output).exists()
+    assert not trained.output.exists()
     assert published.parent == PARENT
     assert published.note == 'round 1: 3 new episodes, 3 with a person; 3 in all'
     assert ready.announced == ['reach@0000000000000001']
     shown = ready.learner.shown
-    assert (shown.phase.name, shown.round, shown.episodes_new) == ('WAITING', 1, 0)
+    assert (shown.state.name, shown.round, shown.episodes_new) == ('WAITING', 1, 0)
     assert shown.latest == shown.parent == 'reach@0000000000000001'
 
 
 def test_the_next_round_builds_on_the_version_and_keeps_old_data(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    ready.finish(ScanJob)
+    first = ready.round(1, 2, 3)
+    at(ready, 'CONVERTING', 4, 5, 6)
     job = ready.finish(ConvertJob)
     assert len(job.bags) == 6
     trained = ready.finish(TrainJob)
-    assert trained.new_episodes == (3, 4, 5)
-    assert trained.parent == str(ready.settings.store / first)
+    assert trained.new_episodes == {3, 4, 5}
+    assert trained.parent == ready.settings.store / first
     assert ready.finish(PublishJob).parent == first
 
 
 def test_a_rolled_back_version_is_not_built_upon_and_its_episodes_are_new_again(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    second = ready.run_round()
+    first = ready.round(1, 2, 3)
+    second = ready.round(4, 5, 6)
     ready.reject(second)
     # the same episodes alone would give the same version again
     assert ready.phase == 'WAITING' and not ready.step
-    ready.announce(7, 8, 9)
-    ready.finish(ScanJob)
-    ready.finish(ConvertJob)
+    at(ready, 'TRAINING', 7, 8, 9)
     job = ready.finish(TrainJob)
-    assert job.parent == str(ready.settings.store / first)
-    assert job.new_episodes == tuple(range(3, 9))
+    assert job.parent == ready.settings.store / first
+    assert job.new_episodes == set(range(3, 9))
 
 
 def test_no_round_builds_on_a_descendant_of_a_rolled_back_version(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    ready.run_round()
+    first = ready.round(1, 2, 3)
+    ready.round(4, 5, 6)
     ready.reject(f'another_name@{first.partition("@")[2]}')
     assert ready.learner.shown.parent == PARENT
-    ready.restart()
-    ready.finish(ScanJob)
+    ready.come_back()
     assert ready.learner.shown.parent == PARENT
     # nor is it announced again
     assert len(ready.announced) == 2
 
 
 def test_a_promotion_after_a_rollback_lifts_it(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
+    first = ready.round(1, 2, 3)
     ready.reject(first)
     ready.accept(first)
     assert ready.learner.shown.parent == first
 
 
-def test_with_a_canary_a_version_that_is_not_promoted_is_not_built_upon(ready):
+def test_with_a_canary_a_version_that_is_not_promoted_is_not_built_upon(following):
     """One that its gate refused must not become the ancestor of all that follow."""
-    ready.settings = replace(ready.settings, builds_on_promoted=True)
-    ready.restart()
-    ready.finish(ScanJob)
-    ready.announce(1, 2, 3)
-    refused = ready.run_round()
+    ready = following
+    refused = ready.round(1, 2, 3)
     assert ready.learner.shown.parent == PARENT
     # its episodes do not begin another round
     assert not ready.step
-    ready.announce(4, 5, 6)
-    second = ready.run_round()
+    second = ready.round(4, 5, 6)
     assert {each.id: each.parent for each in ready.memory.versions()} == {
         refused: PARENT,
         second: PARENT,
     }
     ready.accept(second)
     assert ready.learner.shown.parent == second
-    ready.restart()
-    ready.finish(ScanJob)
+    ready.come_back()
     assert ready.learner.shown.parent == second
     ready.reject(second)
     assert ready.learner.shown.parent == PARENT
 
 
-def test_episodes_of_a_version_that_was_not_accepted_are_new_once(ready):
+def test_episodes_of_a_version_that_was_not_accepted_are_new_once(following):
     """The accepted one was trained on them, too."""
-    ready.settings = replace(ready.settings, builds_on_promoted=True)
-    ready.restart()
-    ready.finish(ScanJob)
-    ready.announce(1, 2, 3)
-    ready.run_round()
+    ready = following
+    ready.round(1, 2, 3)
     # a bag that is gone since stays in the dataset
     shutil.rmtree(ready.folder / 'bags' / 'bag_2')
     ready.announce(4, 5, 6)
     for kind, new in ((ScanJob, None), (ConvertJob, None), (TrainJob, range(6))):
         job = ready.finish(kind)
-        assert new is None or job.new_episodes == tuple(new)
+        assert new is None or job.new_episodes == set(new)
     assert ready.finish(PublishJob).note.startswith('round 2: 6 new episodes')
     ready.accept(ready.learner.shown.latest)
-    ready.announce(7, 8, 9)
-    ready.finish(ScanJob)
-    ready.finish(ConvertJob)
-    assert ready.finish(TrainJob).new_episodes == (6, 7, 8)
+    at(ready, 'TRAINING', 7, 8, 9)
+    assert ready.finish(TrainJob).new_episodes == {6, 7, 8}
 
 
 @pytest.mark.parametrize('phase', PHASES)
 def test_a_round_whose_parent_is_rolled_back_is_begun_again_from_the_champion(ready, phase):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    second = ready.run_round()
-    for number in (7, 8, 9):
-        ready.announce(number)
-    ready.finish(ScanJob)
-    for kind in {'CONVERTING': (), 'TRAINING': (ConvertJob,)}.get(phase, (ConvertJob, TrainJob)):
-        ready.finish(kind)
-    assert (ready.phase, ready.learner.shown.parent) == (phase, second)
+    first = ready.round(1, 2, 3)
+    second = ready.round(4, 5, 6)
+    at(ready, phase, 7, 8, 9)
+    assert ready.learner.shown.parent == second
     running = ready.step
     ready.reject(second)
     assert running.is_asked_to_end
@@ -211,8 +198,7 @@ def test_without_a_parent_a_round_fails_with_what_to_do(ready):
 
 
 def test_a_version_that_the_store_has_lost_is_not_built_upon(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
+    first = ready.round(1, 2, 3)
     shutil.rmtree(ready.settings.store / first)
     ready.announce(4)
     assert ready.learner.shown.parent == PARENT
@@ -220,13 +206,8 @@ def test_a_version_that_the_store_has_lost_is_not_built_upon(ready):
 
 @pytest.mark.parametrize('phase', PHASES)
 def test_a_step_that_cannot_be_started_ends_no_learner(ready, phase):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    ready.finish(ScanJob)
-    for kind in {'CONVERTING': (), 'TRAINING': (ConvertJob,)}.get(phase, (ConvertJob, TrainJob)):
-        ready.finish(kind)
-    assert ready.phase == phase
+    first = ready.round(1, 2, 3)
+    at(ready, phase, 4, 5, 6)
     if phase == 'TRAINING':
         # the next step waits for the process of this one
         ready.step.is_hanging = True
@@ -239,7 +220,7 @@ def test_a_step_that_cannot_be_started_ends_no_learner(ready, phase):
         step.is_hanging = False
     ready.turn()
     assert ready.phase == 'WAITING'
-    assert ready.learner.shown.dropped['round_failed'] == 1
+    assert ready.dropped['round_failed'] == 1
     assert any('no process can be started' in line for line in ready.log)
     assert ready.learner.shown.episodes == 7
     ready.refuses_to_start = False
@@ -254,9 +235,9 @@ def test_a_failed_step_ends_the_round_and_the_learner_goes_on(rig, phase):
     at(rig, phase)
     rig.report(Failed('No space left on device'))
     shown = rig.learner.shown
-    assert shown.phase.name == 'WAITING'
+    assert shown.state.name == 'WAITING'
     assert 'round 1 failed: No space left on device' in shown.text
-    assert shown.dropped['round_failed'] == 1
+    assert rig.dropped['round_failed'] == 1
     rig.turn()
     assert not rig.step
     rig.now_s += FIRST_RETRY_S
@@ -268,12 +249,11 @@ def test_a_failed_step_ends_the_round_and_the_learner_goes_on(rig, phase):
 
 def test_a_round_that_fails_before_it_goes_on_after_a_restart_is_ended(rig):
     at(rig, 'TRAINING')
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     assert rig.phase == 'CONVERTING' and isinstance(rig.step.job, ScanJob)
     rig.report(Failed('No space left on device'))
     assert rig.memory.open_round is None
-    assert rig.learner.shown.rounds == {'failed': 1}
+    assert rig.learner.ended == {'failed': 1}
 
 
 def test_a_person_does_not_wait_for_the_time_after_a_failure(rig):
@@ -287,8 +267,7 @@ def test_a_person_does_not_wait_for_the_time_after_a_failure(rig):
 @pytest.mark.parametrize('phase', PHASES)
 def test_a_killed_learner_begins_the_round_again_or_publishes_it(rig, phase):
     at(rig, phase)
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     if phase == 'PUBLISHING':
         # what is trained is not trained again
         assert isinstance(rig.step.job, PublishJob)
@@ -303,8 +282,7 @@ def test_a_killed_learner_begins_the_round_again_or_publishes_it(rig, phase):
 def test_killed_between_the_store_and_its_memory_it_publishes_the_same_version_again(rig):
     at(rig, 'PUBLISHING')
     rig.results(rig.step.job)
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     rig.finish(PublishJob)
     assert [each.id for each in rig.memory.versions()] == ['reach@0000000000000001']
 
@@ -312,18 +290,14 @@ def test_killed_between_the_store_and_its_memory_it_publishes_the_same_version_a
 def test_a_trained_policy_that_is_gone_is_trained_again(rig):
     at(rig, 'PUBLISHING')
     shutil.rmtree(rig.step.job.policy)
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     assert isinstance(rig.step.job, ScanJob)
     assert rig.run_round()
 
 
 def test_a_trained_policy_whose_parent_was_rolled_back_meanwhile_is_trained_again(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    for kind in (ScanJob, ConvertJob, TrainJob):
-        ready.finish(kind)
+    first = ready.round(1, 2, 3)
+    at(ready, 'PUBLISHING', 4, 5, 6)
     ready.kill()
     ready.start()
     ready.reject(first)
@@ -339,7 +313,7 @@ def test_a_round_that_ends_process_after_process_is_given_up(rig):
         rig.restart()
     assert rig.memory.open_round is None
     assert any('round 1 given up' in line for line in rig.log)
-    assert rig.learner.shown.rounds == {'given_up': 1}
+    assert rig.learner.ended == {'given_up': 1}
 
 
 def test_an_orderly_end_is_no_death(rig):
@@ -364,8 +338,7 @@ def test_a_pause_ends_the_step_and_resume_begins_the_round_again(rig, phase):
     assert ok and 'resume begins it again' in text
     assert rig.phase == 'PAUSED' and running.is_asked_to_end
     rig.announce(4, 5, 6)
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     rig.turn()
     assert rig.phase == 'PAUSED' and not rig.step
     assert not rig.ask(Command.START)[0]
@@ -414,13 +387,13 @@ def test_what_an_ended_step_reports_does_not_count(rig):
     at(rig, 'TRAINING')
     training = rig.step
     rig.ask(Command.PAUSE)
-    training.reports.append(TrainDone('/nowhere', 'reach@00000000000000bb'))
+    training.reports.append(TrainDone(Path('/nowhere'), 'reach@00000000000000bb'))
     rig.turn()
     assert rig.phase == 'PAUSED' and not rig.memory.versions()
 
 
 def test_the_schedule_begins_a_round_with_fewer_episodes(ready):
-    ready.learner.live = LiveSettings(episodes_per_round=100, round_period_s=3600.0)
+    ready.set(episodes_per_round=100, round_period_s=3600.0)
     ready.announce(1)
     ready.now_s += 3599.0
     ready.turn()
@@ -444,7 +417,7 @@ def test_a_search_finds_what_no_recorder_announced(rig):
     assert rig.run_round()
     # found again and again, and counted once
     assert rig.learner.shown.episodes == 3
-    assert 'repeated' not in rig.learner.shown.dropped
+    assert 'repeated' not in rig.dropped
 
 
 def test_doubles_are_removed_and_counted(ready):
@@ -456,7 +429,7 @@ def test_doubles_are_removed_and_counted(ready):
     ready.turn()
     shown = ready.learner.shown
     assert (shown.episodes, shown.episodes_new) == (1, 1)
-    assert shown.dropped == {'repeated': 2, 'double': 1, 'other_bag': 1}
+    assert ready.dropped == {'repeated': 2, 'double': 1, 'other_bag': 1}
 
 
 def test_the_rest_of_a_cut_episode_counts_with_its_outcome(ready):
@@ -466,13 +439,12 @@ def test_the_rest_of_a_cut_episode_counts_with_its_outcome(ready):
     ready.announce(2, episode_id='e1')
     shown = ready.learner.shown
     assert (shown.episodes, shown.episodes_new) == (1, 1)
-    assert shown.dropped == {'not_selected': 1}
+    assert ready.dropped == {'not_selected': 1}
     assert any("bag_2 has the outcome of episode 'e1'" in line for line in ready.log)
     # announced again, and a third one: the one with the outcome stays
     ready.announce(1, outcome='')
     ready.announce(3, episode_id='e1', outcome='failure')
-    ready.restart()
-    ready.finish(ScanJob)
+    ready.come_back()
     ready.ask(Command.START)
     ready.finish(ScanJob)
     assert [bag.sha256 for bag in ready.step.job.bags] == [f'{2:064x}']
@@ -480,100 +452,87 @@ def test_the_rest_of_a_cut_episode_counts_with_its_outcome(ready):
 
 def test_a_cut_episode_that_passes_the_filters_stays(rig):
     """It may be in the dataset."""
-    rig.settings = replace(rig.settings, filters=())
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.set(episode_filters=())
+    rig.come_back()
     rig.announce(1, outcome='')
     rig.announce(2, episode_id='e1')
-    assert rig.learner.shown.dropped == {'other_bag': 1}
+    assert rig.dropped == {'other_bag': 1}
     assert [each.sha256 for each in rig.memory.episodes()] == [f'{1:064x}']
 
 
-def test_a_copy_is_used_when_the_first_bag_is_gone(ready):
+@pytest.mark.parametrize('is_first_gone', [False, True])
+def test_a_round_gets_all_copies_of_a_bag_that_are_there(ready, is_first_gone):
     ready.announce(1)
-    shutil.rmtree(ready.folder / 'bags' / 'bag_1')
-    copy = episode(2, ready.folder / 'copies', sha256=f'{1:064x}', episode_id='e1')
-    ready.learner.requests.put(copy)
-    ready.ask(Command.START)
-    ready.turn()
-    ready.finish(ScanJob)
-    assert [bag.path for bag in ready.step.job.bags] == [copy.path]
-
-
-def test_a_round_gets_all_copies_of_a_bag(ready):
-    ready.announce(1)
+    first = ready.folder / 'bags' / 'bag_1'
+    if is_first_gone:
+        shutil.rmtree(first)
     copy = episode(2, ready.folder / 'copies', sha256=f'{1:064x}', episode_id='e1')
     ready.learner.requests.put(copy)
     ready.ask(Command.START)
     ready.turn()
     ready.finish(ScanJob)
     (bag,) = ready.step.job.bags
-    assert (bag.path, bag.copies) == (str(ready.folder / 'bags' / 'bag_1'), (copy.path,))
+    there = [Path(copy.path)] if is_first_gone else [first, Path(copy.path)]
+    assert [bag.path, *bag.copies] == there
 
 
 def test_a_bag_elsewhere_is_counted_with_what_to_do_and_looked_for_again(ready):
     path = ready.folder / 'mount' / 'bag'
     ready.announce(1, host='robot', path=str(path))
-    assert ready.learner.shown.dropped == {'other_host': 1}
+    assert ready.dropped == {'other_host': 1}
     assert any(f'{path} is on robot; mount that folder here' in line for line in ready.log)
     assert ready.learner.shown.episodes_new == 0
     path.mkdir(parents=True)
     ready.now_s += 60.0
     ready.turn()
     assert ready.learner.shown.episodes_new == 1
-    assert ready.learner.shown.dropped == {'other_host': 1}
+    assert ready.dropped == {'other_host': 1}
 
 
 def test_episodes_that_do_not_pass_the_filter_are_counted_and_left_out(ready):
     ready.announce(1, 2, 3, outcome='failure')
     assert not ready.step
-    assert ready.learner.shown.dropped == {'not_selected': 3}
+    assert ready.dropped == {'not_selected': 3}
 
 
 @pytest.mark.parametrize('field', ['client_id', 'episode_id', 'host', 'path'])
 @pytest.mark.parametrize('value', ['', 'a\nb', '\x1b[2J'])
 def test_a_malformed_announcement_is_counted(ready, field, value):
     ready.announce(1, **{field: value})
-    assert ready.learner.shown.dropped == {'malformed': 1}
+    assert ready.dropped == {'malformed': 1}
     assert ready.learner.shown.episodes == 0
 
 
 def test_a_bag_that_cannot_be_converted_does_not_begin_rounds(ready):
     sha256 = f'{1:064x}'
     ready.refused[sha256] = RefusedBag(sha256, 'not_converted', 'another robot')
-    ready.announce(1, 2, 3)
-    ready.run_round()
+    ready.round(1, 2, 3)
     shown = ready.learner.shown
-    assert shown.dropped == {'not_converted': 1}
+    assert ready.dropped == {'not_converted': 1}
     assert shown.episodes_new == 0
     assert ready.memory.used() == {f'{number:064x}' for number in (2, 3)}
     del ready.refused[sha256]
-    ready.announce(4, 5, 6)
-    ready.run_round()
+    ready.round(4, 5, 6)
     assert sha256 in ready.memory.used()
 
 
 def test_a_round_without_a_new_converted_episode_fails(ready):
-    ready.announce(1, 2, 3)
-    ready.finish(ScanJob)
+    at(ready, 'CONVERTING')
     ready.report(ConvertDone((), (), 0, 'd' * 64, ()))
     assert 'none of the new episodes could be converted' in ready.learner.shown.text
 
 
 def test_training_that_gives_a_published_version_fails(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
-    ready.announce(4, 5, 6)
-    ready.finish(ScanJob)
-    ready.finish(ConvertJob)
-    ready.report(TrainDone('/x', first))
+    first = ready.round(1, 2, 3)
+    at(ready, 'TRAINING', 4, 5, 6)
+    ready.report(TrainDone(Path('/x'), first))
     assert f'training gave {first}, which is published already' in ready.learner.shown.text
 
 
 def test_a_trainer_that_does_not_end_is_ended(rig):
     at(rig, 'TRAINING')
     training = rig.step
-    rig.now_s += rig.live.budget_s + OVERTIME_S - 1
+    rig.now_s += 60 * rig.settings.parameters.round_budget_minutes + OVERTIME_S - 1
     rig.turn()
     assert not training.is_asked_to_end
     rig.now_s += 2
@@ -610,7 +569,7 @@ def test_the_state_is_shown_each_second_in_each_phase(ready, phase):
     rig.now_s += SHOW_PERIOD_S
     rig.turn(1)
     assert len(rig.states) == count + 1
-    assert rig.states[-1].phase.name == phase
+    assert rig.states[-1].state.name == phase
 
 
 def test_a_parent_that_cannot_be_read_is_said(rig):
@@ -621,20 +580,16 @@ def test_a_parent_that_cannot_be_read_is_said(rig):
 
 def test_a_folder_without_an_episode_is_counted_and_named(rig):
     rig.report(SkippedFolder('/bags/7', 'it is no bag'))
-    assert rig.learner.shown.dropped == {'no_episode': 1}
+    assert rig.dropped == {'no_episode': 1}
     assert 'no_episode: /bags/7: it is no bag' in rig.log
 
 
 def test_a_verdict_that_the_disk_refuses_is_counted(ready, monkeypatch):
-    def refuse(*_: object) -> None:
-        raise MemoryNotWritten('No space left on device; make room on its disk')
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ready.memory, 'reject', refuse)
+    with full_disk(ready, monkeypatch, 'reject'):
         ready.reject('reach@0000000000000001')
     ready.now_s += SHOW_PERIOD_S
     ready.turn()
-    assert ready.learner.shown.dropped == {'disk_full': 1}
+    assert ready.dropped == {'disk_full': 1}
     assert 'No space left on device; make room on its disk' in ready.log
 
 
@@ -647,11 +602,7 @@ def test_the_thread_sleeps_until_the_next_look_or_a_deposit(ready, monkeypatch):
 
 
 def test_episodes_wait_while_the_disk_is_full(ready, monkeypatch):
-    def refuse(*_: object) -> None:
-        raise MemoryNotWritten('No space left on device; make room on its disk')
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ready.memory, 'learn', refuse)
+    with full_disk(ready, monkeypatch, 'learn'):
         ready.announce(1, 2, 3)
     assert ready.learner.shown.episodes == 0
     ready.now_s += 5.0
@@ -663,11 +614,7 @@ def test_episodes_wait_while_the_disk_is_full(ready, monkeypatch):
 def test_a_full_disk_at_any_point_fails_the_round_and_nothing_counts_twice(
     ready, monkeypatch, method
 ):
-    def refuse(*_: object) -> None:
-        raise MemoryNotWritten('No space left on device; make room on its disk')
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ready.memory, method, refuse)
+    with full_disk(ready, monkeypatch, method):
         ready.announce(1, 2, 3)
         while ready.step:
             ready.finish()
@@ -684,17 +631,18 @@ def test_a_full_disk_at_any_point_fails_the_round_and_nothing_counts_twice(
 
 
 def test_announcements_come_again_at_start(ready):
-    ready.announce(1, 2, 3)
-    first = ready.run_round()
+    first = ready.round(1, 2, 3)
     ready.announced.clear()
     ready.restart()
     assert ready.announced == [first]
 
 
-def following(tmp_path) -> LearnerRig:
-    rig = LearnerRig(tmp_path, builds_on_promoted=True)
-    rig.finish(ScanJob)
-    return rig
+@pytest.fixture
+def following(ready):
+    """A learner that builds on what a canary promotes."""
+    ready.set(router='/policy_router')
+    ready.come_back()
+    return ready
 
 
 def next_parent(rig: LearnerRig, *numbers: int) -> str:
@@ -707,21 +655,19 @@ def next_parent(rig: LearnerRig, *numbers: int) -> str:
     return parent
 
 
-def test_a_promotion_that_a_learner_did_not_hear_is_seen_in_what_slot_a_serves(tmp_path):
-    rig = following(tmp_path)
+def test_a_promotion_that_a_learner_did_not_hear_is_seen_in_what_slot_a_serves(following):
+    rig = following
     assert next_parent(rig, 1, 2, 3) == PARENT
     first = rig.learner.shown.latest
     # it was away while the version was promoted, watched and finished
     rig.serves(first)
     assert next_parent(rig, 4, 5, 6) == first
-    rig.restart()
-    rig.finish(ScanJob)
+    rig.come_back()
     assert rig.learner.shown.parent == first
-    rig.learner.end()
 
 
-def test_a_rollback_that_a_learner_did_not_hear_is_seen_in_what_slot_a_serves(tmp_path):
-    rig = following(tmp_path)
+def test_a_rollback_that_a_learner_did_not_hear_is_seen_in_what_slot_a_serves(following):
+    rig = following
     next_parent(rig, 1, 2, 3)
     first = rig.learner.shown.latest
     rig.accept(first)
@@ -732,14 +678,12 @@ def test_a_rollback_that_a_learner_did_not_hear_is_seen_in_what_slot_a_serves(tm
     # another rollout runs: the first one was rolled back meanwhile
     rig.serves(PARENT)
     assert next_parent(rig, 4, 5, 6) == PARENT
-    rig.learner.end()
 
 
-def test_a_policy_of_others_in_slot_a_changes_nothing(tmp_path):
-    rig = following(tmp_path)
+def test_a_policy_of_others_in_slot_a_changes_nothing(following):
+    rig = following
     next_parent(rig, 1, 2, 3)
     first = rig.learner.shown.latest
     rig.accept(first)
     rig.serves('other@00000000000000ff')
     assert rig.learner.shown.parent == first
-    rig.learner.end()

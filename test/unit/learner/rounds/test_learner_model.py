@@ -17,16 +17,15 @@ from support.learner.learner_rig import LearnerRig, PARENT
 
 from lerobot_serve.learner.rounds.due import LONGEST_RETRY_S
 from lerobot_serve.learner.rounds.requests import Command
-from lerobot_serve.learner.rounds.settings import LiveSettings
-from lerobot_serve.learner.steps.jobs import (
+from lerobot_serve.learner.steps.lines import (
     ConvertJob,
+    Failed,
     PublishJob,
     ScanJob,
     StageJob,
     TrainJob,
 )
-from lerobot_serve.learner.steps.reports import Failed
-from lerobot_serve.learner.versions.parents import is_barred, lineage
+from lerobot_serve.learner.versions import is_barred, lineage
 
 STEP_OF_PHASE = {
     'CONVERTING': (ScanJob, ConvertJob),
@@ -42,7 +41,7 @@ class LearnerLife(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix='learner_life_'))
         self.rig = LearnerRig(self.folder)
-        self.rig.live = self.rig.learner.live = LiveSettings(episodes_per_round=8)
+        self.rig.set(episodes_per_round=8)
         self.number = 0
         self.is_paused = False
         # version -> its parent was barred when it was published

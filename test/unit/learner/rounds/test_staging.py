@@ -8,16 +8,14 @@ from support.learner.learner_rig import LearnerRig
 
 from lerobot_serve.learner.rounds.due import FIRST_RETRY_S
 from lerobot_serve.learner.rounds.requests import Command
-from lerobot_serve.learner.rounds.settings import LiveSettings
-from lerobot_serve.learner.steps.jobs import ConvertJob, ScanJob, StageJob
-from lerobot_serve.learner.steps.reports import Failed, RefusedBag
+from lerobot_serve.learner.steps.lines import ConvertJob, Failed, RefusedBag, ScanJob, StageJob
 
 
 @pytest.fixture
 def rig(tmp_path):
     """A learner that has looked for episodes; a round takes 20, four are no fifth of them."""
     made = LearnerRig(tmp_path)
-    made.live = made.learner.live = LiveSettings(episodes_per_round=20)
+    made.set(episodes_per_round=20)
     made.finish(ScanJob)
     made.announce(1, 2, 3, 4)
     yield made
@@ -29,7 +27,7 @@ def test_a_fifth_of_a_round_is_converted_while_the_learner_waits(rig):
     rig.announce(5)
     assert isinstance(rig.step.job, StageJob)
     shown = rig.learner.shown
-    assert shown.phase.name == 'WAITING'
+    assert shown.state.name == 'WAITING'
     assert shown.text.startswith(
         'waits for 15 more episodes (5 of 20), and converts those that are there; '
     )
@@ -82,7 +80,7 @@ def test_a_failure_is_said_and_left_to_the_round(rig):
     rig.announce(5)
     rig.report(Failed('bags of two robots'))
     assert any('no episode is converted ahead of a round: bags of' in line for line in rig.log)
-    assert not rig.learner.shown.dropped
+    assert not rig.dropped
     assert 'converts' not in rig.learner.shown.text
     rig.now_s += FIRST_RETRY_S
     rig.turn()
@@ -114,7 +112,6 @@ def test_a_pause_ends_the_conversion_and_a_restart_begins_it_again(rig):
     rig.turn()
     assert [bag.episode_id for bag in rig.step.job.bags] == [f'e{n}' for n in range(6, 11)]
     rig.restart()
-    rig.learner.live = LiveSettings(episodes_per_round=20)
     rig.finish(ScanJob)
     rig.turn()
     # what is staged already costs nothing
@@ -127,4 +124,4 @@ def test_a_bag_that_changed_is_refused_ahead_of_its_round_and_counted(rig):
     rig.report(RefusedBag(sha256, 'changed', 'it is not the bag that was announced'))
     rig.finish(StageJob)
     shown = rig.learner.shown
-    assert (shown.dropped, shown.episodes_new) == ({'changed': 1}, 4)
+    assert (rig.dropped, shown.episodes_new) == ({'changed': 1}, 4)

@@ -37,7 +37,7 @@ from lerobot_serve.learner.trainers.base import (  # noqa: E402
 )
 from lerobot_serve.learner.trainers.builtin import BuiltinTrainer  # noqa: E402
 from lerobot_serve.learner.trainers.loading import load_trainer  # noqa: E402
-from lerobot_serve.learner.trainers.options import BuiltinOptions  # noqa: E402
+from lerobot_serve.learner.trainers.trainer_file import BuiltinOptions  # noqa: E402
 from lerobot_serve.policies.base import LoadOptions  # noqa: E402
 from lerobot_serve.policies.builtin.policy import load  # noqa: E402
 

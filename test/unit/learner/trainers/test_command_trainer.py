@@ -31,7 +31,7 @@ from lerobot_serve.learner.trainers.command import (
     Verdict,
     verdict,
 )
-from lerobot_serve.learner.trainers.options import CommandOptions
+from lerobot_serve.learner.trainers.trainer_file import CommandOptions
 
 REACH = REPOSITORY / 'config' / 'policies' / 'reach'
 COPY = """

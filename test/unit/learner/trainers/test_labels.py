@@ -7,7 +7,7 @@ from hypothesis import given
 import hypothesis.strategies as st
 import numpy as np
 
-from lerobot_serve.learner.trainers.labels import chunks_of, run_ends
+from lerobot_serve.learner.trainers.sampling import chunks_of, run_ends
 
 
 @st.composite

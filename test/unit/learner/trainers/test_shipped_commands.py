@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 from support.paths import REPOSITORY
 
-from lerobot_serve.learner.trainers.options import filled, PLACEHOLDERS
-from lerobot_serve.learner.trainers.trainer_file import read_trainer_file
+from lerobot_serve.learner.trainers.trainer_file import filled, PLACEHOLDERS, read_trainer_file
 
 pytest.importorskip('lerobot')
 pytestmark = pytest.mark.slow

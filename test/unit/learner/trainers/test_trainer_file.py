@@ -11,13 +11,14 @@ from support.paths import REPOSITORY
 
 from lerobot_serve.files.parsing import from_yaml
 from lerobot_serve.learner.trainers.base import TrainerError
-from lerobot_serve.learner.trainers.options import (
+from lerobot_serve.learner.trainers.trainer_file import (
     BuiltinOptions,
     CommandOptions,
     filled,
     PLACEHOLDERS,
+    read_trainer_file,
+    trainer_options,
 )
-from lerobot_serve.learner.trainers.trainer_file import read_trainer_file, trainer_options
 
 FOLDER = REPOSITORY / 'config' / 'trainers'
 FILES = sorted(path.name for path in FOLDER.iterdir())

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 import math
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 import numpy as np
 import pytest
 
@@ -20,9 +20,6 @@ from lerobot_serve.tools.gate.motion import PolicyMotion, SharedMotion
 from lerobot_serve.tools.gate.rules import (
     evaluate,
     Gate,
-    GateKind,
-    GateState,
-    GateVerdict,
     not_worse_evidence,
     PERFORMANCE_GATES,
     SAFETY_GATES,
@@ -92,26 +89,26 @@ def test_no_reason_helps_an_unsafe_policy_and_few_episodes_admit_none(row):
     enough, is_unsafe, is_held, is_overridden = row
     found = VERDICTS[row]
     if is_unsafe:
-        assert found is GateVerdict.REFUSED
+        assert found == 'refused'
     elif not enough:
-        assert found is GateVerdict.TOO_FEW
+        assert found == 'too_few'
     elif is_held:
-        assert found is (GateVerdict.OVERRIDDEN if is_overridden else GateVerdict.HELD)
+        assert found == ('overridden' if is_overridden else 'held')
     else:
-        assert found is GateVerdict.PASSED
+        assert found == 'passed'
 
 
 def test_the_names_of_gates_are_those_of_their_kinds():
     gates = evaluate(figures(), LIMITS)
-    assert tuple(g.name for g in gates if g.kind is GateKind.SAFETY) == SAFETY_GATES
-    assert tuple(g.name for g in gates if g.kind is GateKind.PERFORMANCE) == PERFORMANCE_GATES
+    assert tuple(g.name for g in gates if g.kind == 'safety') == SAFETY_GATES
+    assert tuple(g.name for g in gates if g.kind == 'performance') == PERFORMANCE_GATES
 
 
 def test_one_that_is_as_good_passes_all():
     gates = evaluate(figures(), LIMITS)
-    assert {gate.state for gate in gates} == {GateState.PASSED}
-    assert verdict(gates, 100, LIMITS, ()) is GateVerdict.PASSED
-    assert verdict(gates, 29, LIMITS, ()) is GateVerdict.TOO_FEW
+    assert {gate.state for gate in gates} == {'passed'}
+    assert verdict(gates, 100, LIMITS, ()) == 'passed'
+    assert verdict(gates, 29, LIMITS, ()) == 'too_few'
 
 
 WORSE_TASK = {
@@ -143,7 +140,7 @@ WORSE_TASK = {
 )
 def test_what_fails_says_what_is_allowed(name, changes, said):
     gate = gate_of(name, figures(**changes))
-    assert gate.state is GateState.FAILED
+    assert gate.state == 'failed'
     assert gate.blocks
     assert said in gate.text
 
@@ -152,7 +149,7 @@ def test_velocities_that_differ_are_unsafe():
     fast = motion()
     fast.velocities.add(np.cumsum(np.full((2000, 2), 9.0), axis=0).astype(np.float32))
     gate = gate_of('velocity', figures(candidate=fast))
-    assert gate.state is GateState.FAILED
+    assert gate.state == 'failed'
     assert 'spreads from those of the parent; at most 0.5' in gate.text
 
 
@@ -173,9 +170,9 @@ def test_velocities_that_differ_are_unsafe():
 )
 def test_only_safety_needs_to_be_measured(name, changes, blocks, said):
     gate = gate_of(name, figures(**changes))
-    assert gate.state is GateState.UNMEASURED
+    assert gate.state == 'unmeasured'
     assert gate.blocks is blocks
-    assert math.isnan(gate.value)
+    assert gate.value is None
     assert said in gate.text
 
 
@@ -194,26 +191,26 @@ def test_a_reason_lets_performance_pass_and_each_gate_needs_one():
     gates = evaluate(
         figures(candidate_bytes=9 * 10**9, candidate=motion(latencies=latencies(90.0, 1))), LIMITS
     )
-    assert verdict(gates, 100, LIMITS, ()) is GateVerdict.HELD
-    assert verdict(gates, 100, LIMITS, ('memory',)) is GateVerdict.HELD
-    assert verdict(gates, 100, LIMITS, ('memory', 'latency')) is GateVerdict.OVERRIDDEN
+    assert verdict(gates, 100, LIMITS, ()) == 'held'
+    assert verdict(gates, 100, LIMITS, ('memory',)) == 'held'
+    assert verdict(gates, 100, LIMITS, ('memory', 'latency')) == 'overridden'
 
 
 @given(st.sets(st.sampled_from(SAFETY_GATES), min_size=1), st.integers(0, 200))
 def test_a_safety_gate_is_never_overridden(failed, episodes):
     gates = [
-        replace(gate, state=GateState.FAILED) if gate.name in failed else gate
+        replace(gate, state='failed') if gate.name in failed else gate
         for gate in evaluate(figures(), LIMITS)
     ]
     every = (*SAFETY_GATES, *PERFORMANCE_GATES)
-    assert verdict(gates, episodes, LIMITS, every) is GateVerdict.REFUSED
+    assert verdict(gates, episodes, LIMITS, every) == 'refused'
 
 
 def test_success_is_shown_by_evidence_and_not_by_rates_alone():
     few = task_of(0.99, 100, (8, 2), (10, 0))
-    assert gate_of('success', figures(tasks={'': few})).state is GateState.FAILED
+    assert gate_of('success', figures(tasks={'': few})).state == 'failed'
     many = task_of(0.99, 100, (160, 40), (195, 5))
-    assert gate_of('success', figures(tasks={'': many})).state is GateState.PASSED
+    assert gate_of('success', figures(tasks={'': many})).state == 'passed'
 
 
 @pytest.mark.slow

@@ -9,19 +9,17 @@ from pathlib import Path
 import pytest
 
 from lerobot_serve.experience.bag_files import MAGIC
-from lerobot_serve.learner.steps import reports
-from lerobot_serve.learner.steps.jobs import BagToConvert
-from lerobot_serve.learner.steps.reports import ConvertDone, RefusedBag
+from lerobot_serve.learner.steps.lines import BagToConvert, RefusedBag
 from lerobot_serve.tools.learning.convert import CHANGED, UNREADABLE, whole_bags
 
 CONTENT = MAGIC + b'messages' + MAGIC
 
 
-def bag(folder: Path, content: bytes | None) -> str:
+def bag(folder: Path, content: bytes | None) -> Path:
     folder.mkdir()
     if content is not None:
         (folder / 'bag.mcap').write_bytes(content)
-    return str(folder)
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -41,8 +39,3 @@ def test_a_damaged_copy_hides_no_good_one(tmp_path, capsys, first, reason):
     assert f'{damaged}' in capsys.readouterr().out
     assert whole_bags([BagToConvert(damaged, sha256, 'r', 'e')], refusals) == []
     assert refusals[sha256].reason == reason
-
-
-def test_what_a_conversion_reports_passes_a_pipe():
-    done = ConvertDone(('f' * 64,), (1,), 2, 'd' * 64, (('robot', 'e1'),))
-    assert reports.decoded(reports.encoded(done)) == done

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from pathlib import Path
 import select
@@ -13,33 +14,47 @@ import sys
 import time
 
 import pytest
+from support.learner.learner_rig import episode
 from support.learner.tiny_dataset import Episode, write_dataset
 from support.paths import module_environment
 from support.versions.version_rig import policy_folder
 
-from lerobot_serve.learner.steps import jobs, reports
-from lerobot_serve.learner.steps.jobs import (
+from lerobot_serve.learner.steps.lines import (
+    Advance,
     BagToConvert,
+    ConvertDone,
     ConvertJob,
+    decoded_job,
+    decoded_report,
+    Done,
+    encoded,
+    Failed,
+    FoundEpisode,
+    Job,
     PublishJob,
+    Report,
+    ScanDone,
     ScanJob,
     StageJob,
     TrainJob,
 )
 from lerobot_serve.learner.steps.process import StepProcess
-from lerobot_serve.learner.steps.reports import Advance, Done, Failed, FoundEpisode, ScanDone
 
 # a step gives way to all other work of the machine
 LIMIT_S = 240.0
+BAG = BagToConvert(Path('/b'), 'f' * 64, 'r', 'e', (Path('/c'),))
 JOBS = [
-    ScanJob(('/a', '/b'), ''),
-    ConvertJob(
-        *((BagToConvert('/b', 'f' * 64, 'r', 'e', ('/c',)),), '/d'),
-        *(('success',), 'png', (('r', 'x'),)),
+    ScanJob((Path('/a'), Path('/b')), None),
+    ConvertJob((BAG,), Path('/d'), ('success',), 'png', (('r', 'x'),)),
+    StageJob((BAG,), Path('/d'), ('success',), 'png'),
+    TrainJob(
+        trainer='builtin',
+        **{name: Path(name) for name in ('parent', 'dataset', 'output', 'work')},
+        new_episodes=frozenset({1, 2}),
+        seed=3,
+        budget_s=4.0,
     ),
-    StageJob((BagToConvert('/b', 'f' * 64, 'r', 'e'),), '/d', ('success',), 'png'),
-    TrainJob('builtin', '/p', '/d', '/o', '/w', (1, 2), 3, 4.0),
-    PublishJob('/s', '/p', 'p@1', 'p@0', '', 'note', ('http://a',)),
+    PublishJob(Path('/s'), Path('/p'), 'p@1', 'p@0', '', 'note', ('http://a',)),
 ]
 # trains for ever, and starts a process of its own
 TRAINER = """
@@ -48,9 +63,9 @@ result: '{output}'
 """
 
 
-def result_of(step: StepProcess, limit_s: float = LIMIT_S) -> list[reports.Report]:
+def result_of(step: StepProcess, limit_s: float = LIMIT_S) -> list[Report]:
     """Return all reports of a step until it ends."""
-    found: list[reports.Report] = []
+    found: list[Report] = []
     deadline_s = time.monotonic() + limit_s
     while not (found and isinstance(found[-1], Done | Failed)):
         assert time.monotonic() < deadline_s, found
@@ -63,7 +78,7 @@ def result_of(step: StepProcess, limit_s: float = LIMIT_S) -> list[reports.Repor
 def start(tmp_path):
     with contextlib.ExitStack() as stack:
 
-        def start(job: jobs.Job) -> StepProcess:
+        def start(job: Job) -> StepProcess:
             step = StepProcess(job, tmp_path / 'logs' / 'log.txt')
             stack.callback(step.kill)
             return step
@@ -73,17 +88,17 @@ def start(tmp_path):
 
 @pytest.mark.parametrize('job', JOBS)
 def test_a_job_survives_its_line(job):
-    assert jobs.decoded(jobs.encoded(job)) == job
+    assert decoded_job(encoded(job)) == job
 
 
 def test_a_line_that_is_no_report_is_refused():
-    for line in (b'', b'{}', b'[]', b'{"kind": "staged"}', b'{"kind": "x"}'):
+    for line in (b'', b'{}', b'[]', b'{"type": "StageDone"}', b'{"type": "x"}'):
         with pytest.raises(ValueError, match=r'.'):
-            reports.decoded(line)
+            decoded_report(line)
 
 
 def test_a_search_finds_nothing_and_says_which_folder_is_missing(start, tmp_path):
-    step = start(ScanJob((str(tmp_path / 'none'),), str(policy_folder(tmp_path / 'policy'))))
+    step = start(ScanJob((tmp_path / 'none',), policy_folder(tmp_path / 'policy')))
     *_, done = result_of(step)
     assert isinstance(done, ScanDone)
     parent, missing = sorted(done.faults, reverse=True)
@@ -100,7 +115,7 @@ def wait_for(condition, limit_s: float = LIMIT_S) -> None:
 
 
 def test_a_failure_is_one_sentence(start, tmp_path):
-    step = start(PublishJob(str(tmp_path / 's'), str(tmp_path / 'none'), 'p@1', '', '', '', ()))
+    step = start(PublishJob(tmp_path / 's', tmp_path / 'none', 'p@1', '', '', '', ()))
     (failed,) = result_of(step)
     assert isinstance(failed, Failed)
     assert str(tmp_path / 'none') in failed.text and 'Traceback' not in failed.text
@@ -114,11 +129,11 @@ def training(tmp_path: Path) -> TrainJob:
         write_dataset(tmp_path / 'dataset', [Episode(['person'] * 3)])
     return TrainJob(
         trainer=str(file),
-        parent=str(parent),
-        dataset=str(tmp_path / 'dataset'),
-        output=str(tmp_path / 'output'),
-        work=str(tmp_path / 'work'),
-        new_episodes=(),
+        parent=parent,
+        dataset=tmp_path / 'dataset',
+        output=tmp_path / 'output',
+        work=tmp_path / 'work',
+        new_episodes=frozenset(),
         seed=0,
         budget_s=1000.0,
     )
@@ -185,9 +200,9 @@ def test_a_killed_step_is_a_failure_with_its_signal(start, tmp_path):
 PARENT = """
 import sys, time
 from pathlib import Path
-from lerobot_serve.learner.steps import jobs
+from lerobot_serve.learner.steps.lines import decoded_job
 from lerobot_serve.learner.steps.process import StepProcess
-step = StepProcess(jobs.decoded(sys.stdin.buffer.readline()), Path(sys.argv[1]))
+step = StepProcess(decoded_job(sys.stdin.buffer.readline()), Path(sys.argv[1]))
 print(step.pid, flush=True)
 time.sleep(1000)
 """
@@ -201,7 +216,7 @@ def test_a_step_ends_with_a_killed_learner_and_so_does_what_it_started(tmp_path)
         stdout=subprocess.PIPE,
         env=module_environment(),
     ) as learner:
-        learner.stdin.write(jobs.encoded(training(tmp_path)))
+        learner.stdin.write(encoded(training(tmp_path)))
         learner.stdin.flush()
         pid = int(learner.stdout.readline())
         child = child_of(tmp_path)
@@ -210,6 +225,21 @@ def test_a_step_ends_with_a_killed_learner_and_so_does_what_it_started(tmp_path)
     assert not (tmp_path / 'output').exists()
 
 
-def test_reports_survive_their_lines():
-    assert isinstance(reports.decoded(reports.encoded(FoundEpisode({'a': 1}))), FoundEpisode)
-    assert reports.decoded(reports.encoded(Advance(0.5))).done_share == 0.5
+@pytest.mark.parametrize(
+    'report',
+    [
+        FoundEpisode(episode(1, Path('/tmp'))),
+        ConvertDone(('f' * 64,), (1,), 2, 'd' * 64, (('robot', 'e1'),)),
+        Advance(0.5),
+    ],
+)
+def test_reports_survive_their_lines(report):
+    assert decoded_report(encoded(report)) == report
+
+
+@pytest.mark.parametrize('change', [{'sha256': 'x'}, {'outcome': 'nice'}, {'size_bytes': -1}])
+def test_an_episode_that_no_message_can_have_is_refused(change):
+    line = json.loads(encoded(FoundEpisode(episode(1, Path('/tmp')))))
+    line['episode'] |= change
+    with pytest.raises(ValueError, match=next(iter(change))):
+        decoded_report(json.dumps(line).encode())

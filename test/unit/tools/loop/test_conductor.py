@@ -8,9 +8,9 @@ from dataclasses import replace
 import threading
 
 import pytest
-from support.loop.played_fleet import events, record_bags, steps, V1, V2, V3
+from support.loop.played_fleet import events, record_bags, steps, V1, V2, V3, version
 
-from lerobot_serve.tools.loop.decisions import Step, Version
+from lerobot_serve.tools.loop.decisions import Step
 from lerobot_serve.tools.loop.journal import read_journal
 from lerobot_serve.tools.loop.settings import RETRY_S
 
@@ -18,7 +18,7 @@ from lerobot_serve.tools.loop.settings import RETRY_S
 def test_a_version_goes_from_the_store_to_all_robots(fleet, settings, conduct):
     conductor = conduct()
     assert steps(conductor, 2) == [Step.WAIT] * 2
-    fleet.versions = [Version(V2, V1, '1')]
+    fleet.versions = [version(V2, V1)]
     assert steps(conductor, 3) == [Step.GATE, Step.START, Step.WAIT]
     gate, start = fleet.ran
     bags = [str(settings.recordings / f'bag_{number}') for number in (1, 2)]
@@ -41,14 +41,14 @@ def test_a_version_goes_from_the_store_to_all_robots(fleet, settings, conduct):
 
 def test_the_parent_of_a_later_round_is_a_version_of_the_store(fleet, settings, conduct):
     fleet.slots = {'a': V2, 'b': V2}
-    fleet.versions = [Version(V2, V1, '1'), Version(V3, V2, '2')]
+    fleet.versions = [version(V2, V1), version(V3, V2)]
     assert conduct().take_step() is Step.GATE
     (gate,) = fleet.ran
     assert gate[gate.index('--parent') + 1] == str(settings.store / V2)
 
 
 def test_one_that_its_gate_refuses_drives_nobody(fleet, settings, conduct):
-    fleet.versions, fleet.gate_status = [Version(V2, V1, '1')], 3
+    fleet.versions, fleet.gate_status = [version(V2, V1)], 3
     conductor = conduct()
     assert steps(conductor, 3) == [Step.GATE, Step.WAIT, Step.WAIT]
     assert 'gate_refused' in events(settings)
@@ -58,18 +58,18 @@ def test_one_that_its_gate_refuses_drives_nobody(fleet, settings, conduct):
 
 
 def test_a_version_that_its_gate_holds_is_not_recorded_as_refused(fleet, settings, conduct):
-    fleet.versions, fleet.gate_status, fleet.verdict = [Version(V2, V1, '1')], 3, 'held'
+    fleet.versions, fleet.gate_status, fleet.verdict = [version(V2, V1)], 3, 'held'
     assert steps(conduct(), 2) == [Step.GATE, Step.WAIT]
     assert 'gate_held' in events(settings) and 'gate_refused' not in events(settings)
 
 
 def test_versions_and_champion_are_recorded_once_also_after_a_restart(fleet, settings, conduct):
-    fleet.versions, fleet.gate_status = [Version(V2, V1, '1')], 3
+    fleet.versions, fleet.gate_status = [version(V2, V1)], 3
     for _ in range(3):
         steps(conduct(), 2)
     found = events(settings)
     assert (found.count('new_version'), found.count('champion')) == (1, 1)
-    fleet.versions.append(Version(V3, V1, '2'))
+    fleet.versions.append(version(V3, V1))
     fleet.slots['a'] = V2
     steps(conduct(), 2)
     found = events(settings)
@@ -77,7 +77,7 @@ def test_versions_and_champion_are_recorded_once_also_after_a_restart(fleet, set
 
 
 def test_with_too_few_episodes_it_waits_for_more(fleet, settings, conduct):
-    fleet.versions, fleet.gate_status = [Version(V2, V1, '1')], 4
+    fleet.versions, fleet.gate_status = [version(V2, V1)], 4
     settings_wide = replace(settings, gate_recordings=100)
     conductor = conduct()
     conductor._settings = settings_wide
@@ -93,7 +93,7 @@ def test_with_too_few_episodes_it_waits_for_more(fleet, settings, conduct):
 def test_with_too_few_episodes_newer_bags_count_also_where_no_more_are_taken(
     fleet, settings, conduct
 ):
-    fleet.versions, fleet.gate_status = [Version(V2, V1, '1')], 4
+    fleet.versions, fleet.gate_status = [version(V2, V1)], 4
     conductor = conduct()
     assert steps(conductor, 2) == [Step.GATE, Step.WAIT]
     newer = settings.recordings / 'newer'
@@ -106,7 +106,7 @@ def test_with_too_few_episodes_newer_bags_count_also_where_no_more_are_taken(
 
 
 def test_a_gate_against_another_champion_is_not_repeated_without_a_pause(fleet, settings, conduct):
-    fleet.versions, fleet.compared_with = [Version(V2, V1, '1')], V3
+    fleet.versions, fleet.compared_with = [version(V2, V1)], V3
     conductor = conduct()
     assert steps(conductor, 5) == [Step.WAIT] * 5
     assert len(fleet.ran) == 1
@@ -116,7 +116,7 @@ def test_a_gate_against_another_champion_is_not_repeated_without_a_pause(fleet, 
 
 
 def test_a_gate_without_a_record_is_not_repeated_without_a_pause(fleet, settings, conduct):
-    fleet.versions, fleet.writes_records = [Version(V2, V1, '1')], False
+    fleet.versions, fleet.writes_records = [version(V2, V1)], False
     assert steps(conduct(), 5) == [Step.WAIT] * 5
     assert len(fleet.ran) == 1
 
@@ -134,7 +134,7 @@ def test_a_step_that_changes_nothing_is_not_repeated_without_a_pause(fleet, sett
 def test_one_that_was_rolled_back_is_not_started_again_also_after_a_restart(
     fleet, settings, conduct
 ):
-    fleet.versions = [Version(V2, V1, '1')]
+    fleet.versions = [version(V2, V1)]
     conductor = conduct()
     steps(conductor, 2)
     fleet.phase = 'rolled_back'
@@ -144,13 +144,13 @@ def test_one_that_was_rolled_back_is_not_started_again_also_after_a_restart(
     assert steps(again, 2) == [Step.WAIT] * 2
     assert events(settings).count('rolled_back') == 1
     # the next one is
-    fleet.versions.append(Version(V3, V1, '2'))
+    fleet.versions.append(version(V3, V1))
     assert steps(again, 2) == [Step.GATE, Step.START]
 
 
 @pytest.mark.parametrize('name', ['gate', 'rollout start', 'rollout finish'])
 def test_a_step_that_fails_is_tried_again_later_and_later(fleet, settings, conduct, name):
-    fleet.versions = [Version(V2, V1, '1')]
+    fleet.versions = [version(V2, V1)]
     if name != 'gate':
         fleet.gate(['gate', '--candidate', str(settings.store / V2)])
     if name == 'rollout finish':
@@ -171,7 +171,7 @@ def test_a_step_that_fails_is_tried_again_later_and_later(fleet, settings, condu
 
 
 def test_without_a_router_nothing_moves(fleet, settings, conduct):
-    fleet.versions, fleet.is_there = [Version(V2, V1, '1')], False
+    fleet.versions, fleet.is_there = [version(V2, V1)], False
     conductor = conduct()
     assert steps(conductor, 3) == [Step.WAIT] * 3
     assert not fleet.ran
@@ -185,7 +185,7 @@ def test_without_a_router_nothing_moves(fleet, settings, conduct):
 
 
 def test_without_recordings_it_waits(fleet, settings, conduct):
-    fleet.versions = [Version(V2, V1, '1')]
+    fleet.versions = [version(V2, V1)]
     for bag in settings.recordings.iterdir():
         (bag / 'metadata.yaml').unlink()
     assert conduct().take_step() is Step.WAIT
@@ -195,7 +195,7 @@ def test_without_recordings_it_waits(fleet, settings, conduct):
 @pytest.mark.parametrize('kill_after', range(8))
 def test_a_conductor_that_is_killed_anywhere_goes_on(fleet, settings, conduct, kill_after):
     """Each step is done once, whenever another conductor takes over."""
-    fleet.versions = [Version(V2, V1, '1')]
+    fleet.versions = [version(V2, V1)]
     scenes: list[Callable[[], None]] = [
         lambda: None,
         lambda: None,
@@ -221,7 +221,7 @@ def test_a_conductor_that_is_killed_anywhere_goes_on(fleet, settings, conduct, k
 
 
 def test_a_stale_version_is_refused_once_with_what_to_do(fleet, settings, conduct):
-    fleet.versions = [Version(V3, V2, '1')]
+    fleet.versions = [version(V3, V2)]
     assert steps(conduct(), 3) == [Step.WAIT] * 3
     (refused,) = [entry for entry in read_journal(settings.folder) if entry.event == 'stale']
     assert refused.version == V3

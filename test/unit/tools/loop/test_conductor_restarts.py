@@ -6,18 +6,18 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support.loop.played_fleet import events, finish_a_round, steps, V1, V2, V3
+from support.loop.played_fleet import events, finish_a_round, steps, V1, V2, V3, version
 
 from lerobot_serve.tools.loop import observing
 from lerobot_serve.tools.loop.conductor import Conductor
-from lerobot_serve.tools.loop.decisions import Step, Version
+from lerobot_serve.tools.loop.decisions import Step
 from lerobot_serve.tools.loop.journal import Journal
 from lerobot_serve.tools.loop.settings import RETRY_S
 
 
 @pytest.mark.parametrize('phase', ['running', 'promoted'])
 def test_a_candidate_whose_server_starts_again_is_started_again(fleet, settings, conduct, phase):
-    fleet.versions = [Version(V2, V1, '1')]
+    fleet.versions = [version(V2, V1)]
     conductor = conduct()
     assert steps(conductor, 2) == [Step.GATE, Step.START]
     fleet.phase, fleet.is_watched = phase, phase == 'promoted'
@@ -32,7 +32,7 @@ def test_a_candidate_whose_server_starts_again_is_started_again(fleet, settings,
 
 
 def test_the_rollout_of_a_person_that_has_lost_its_candidate_waits(fleet, settings, conduct):
-    fleet.versions = [Version(V2, V1, '1')]
+    fleet.versions = [version(V2, V1)]
     fleet.planned, fleet.phase = 'mine@00000000000000ff', 'waiting'
     assert steps(conduct(), 2) == [Step.WAIT] * 2
     assert not fleet.ran
@@ -53,7 +53,7 @@ def test_a_champion_whose_server_starts_again_is_served_again(fleet, settings, c
 
 
 def test_a_champion_is_known_also_if_its_finish_was_not_recorded(fleet, settings, conduct):
-    fleet.versions, fleet.slots['a'] = [Version(V2, V1, '1')], V2
+    fleet.versions, fleet.slots['a'] = [version(V2, V1)], V2
     assert conduct().take_step() is Step.WAIT
     assert events(settings) == ['champion', 'idle', 'new_version', 'adopted']
     fleet.restart('a')
@@ -124,7 +124,7 @@ def test_a_journal_from_before_restores_its_champion(fleet, settings, conduct):
     with Journal(settings.folder) as journal:
         journal.add('loop_started', text='store')
         journal.add('finished', V2)
-    fleet.versions = [Version(V2, V1, '1')]
+    fleet.versions = [version(V2, V1)]
     assert start(conduct()).take_step() is Step.RESTORE
 
 
@@ -133,7 +133,7 @@ def test_a_version_that_a_person_resumed_counts_as_rolled_back_no_more(
     fleet, settings, conduct, phase
 ):
     conductor = conduct()
-    fleet.versions = [Version(V2, V1, '1')]
+    fleet.versions = [version(V2, V1)]
     assert steps(conductor, 2) == [Step.GATE, Step.START]
     fleet.phase = 'rolled_back'
     conductor.take_step()
@@ -152,11 +152,11 @@ def test_a_version_that_a_person_resumed_counts_as_rolled_back_no_more(
 
 
 def test_a_lost_candidate_that_was_deleted_does_not_stop_the_loop(fleet, settings, conduct):
-    fleet.versions = [Version(V2, V1, '1')]
+    fleet.versions = [version(V2, V1)]
     conductor = conduct()
     assert steps(conductor, 2) == [Step.GATE, Step.START]
     fleet.restart('b')
-    fleet.versions = [Version(V3, V1, '2')]
+    fleet.versions = [version(V3, V1)]
     fleet.now_s += RETRY_S
     assert steps(conductor, 2) == [Step.GATE, Step.START]
     assert fleet.slots['b'] == V3

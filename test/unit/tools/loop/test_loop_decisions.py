@@ -7,6 +7,7 @@ from itertools import product
 
 from hypothesis import given, strategies
 import pytest
+from support.loop.played_fleet import V1, V2, V3, version
 
 from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, VERDICTS
 from lerobot_serve.router.canary.states import CanaryPhase
@@ -23,15 +24,12 @@ from lerobot_serve.tools.loop.decisions import (
     server_to_restore,
     Step,
     STEPS,
-    Version,
 )
 from lerobot_serve.tools.operate.fleet_state import (
     CanaryView,
     RouterView,
     SlotView,
 )
-
-V1, V2, V3 = 'reach@0000000000000001', 'reach@0000000000000002', 'reach@0000000000000003'
 
 
 def record(candidate: str, parent: str = V1, verdict: str = 'passed') -> GateRecord:
@@ -143,7 +141,7 @@ def test_a_finish_that_left_slot_a_without_a_policy_goes_on():
 
 
 def test_the_newest_child_of_the_champion_is_the_candidate():
-    versions = [Version(V2, V1, '1'), Version(V3, V1, '2')]
+    versions = [version(V2, V1), version(V3, V1)]
     found = choose(versions, V1, {}, ())
     assert (found.candidate, found.version) == (Candidate.UNGATED, V3)
     # its parent may have another name in its server
@@ -151,24 +149,24 @@ def test_the_newest_child_of_the_champion_is_the_candidate():
 
 
 def test_without_a_champion_nothing_is_chosen_and_nothing_is_said():
-    assert choose([Version(V2, V1, '1'), Version(V3, '', '2')], '', {}, ()) == Choice()
+    assert choose([version(V2, V1), version(V3, '')], '', {}, ()) == Choice()
 
 
 def test_a_child_of_another_version_is_stale():
-    found = choose([Version(V3, V2, '1')], V1, {}, ())
+    found = choose([version(V3, V2)], V1, {}, ())
     assert found.candidate is Candidate.NONE
     assert f'was trained from {V2}, and not from {V1}' in found.why_not
 
 
 def test_one_that_was_rolled_back_is_passed_over_for_an_older_one():
-    versions = [Version(V2, V1, '1'), Version(V3, V1, '2')]
+    versions = [version(V2, V1), version(V3, V1)]
     assert choose(versions, V1, {}, {V3[-16:]}).version == V2
     assert 'was rolled back' in choose(versions[1:], V1, {}, {V3[-16:]}).why_not
 
 
 @pytest.mark.parametrize('verdict', VERDICTS)
 def test_each_verdict_of_a_gate(verdict):
-    versions = [Version(V2, V1, '1')]
+    versions = [version(V2, V1)]
     found = choose(versions, V1, {V2[-16:]: record(V2, verdict=verdict)}, ())
     expected = (
         Candidate.ADMITTED
@@ -182,20 +180,24 @@ def test_each_verdict_of_a_gate(verdict):
 
 def test_a_gate_against_an_earlier_champion_does_not_count():
     records = {V3[-16:]: record(V3, parent=V2)}
-    assert choose([Version(V3, V1, '1')], V1, records, ()).candidate is Candidate.UNGATED
+    assert choose([version(V3, V1)], V1, records, ()).candidate is Candidate.UNGATED
 
 
 names = strategies.sampled_from([V1, V2, V3, 'other@0000000000000004', ''])
 
 
 @given(
-    strategies.lists(strategies.tuples(names.filter(bool), names), max_size=6),
+    # a manifest names another parent than its own version
+    strategies.lists(
+        strategies.tuples(names.filter(bool), names).filter(lambda each: each[0] != each[1]),
+        max_size=6,
+    ),
     names,
     strategies.dictionaries(names, strategies.tuples(names, strategies.sampled_from(VERDICTS))),
     strategies.sets(names),
 )
 def test_no_candidate_is_the_champion_barred_stale_or_refused(drawn, champion, gates, barred):
-    versions = [Version(each, parent, str(number)) for number, (each, parent) in enumerate(drawn)]
+    versions = [version(each, parent) for each, parent in drawn]
     records = {each[-16:]: record(each, *rest) for each, rest in gates.items()}
     found = choose(versions, champion, records, {each[-16:] for each in barred})
     if found.candidate is Candidate.NONE:

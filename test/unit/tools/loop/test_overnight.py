@@ -27,7 +27,7 @@ from support.night.loop_process import run_in_process
 from support.night.night import Night
 from support.night.world import Fate, FIRST_RATE
 
-from lerobot_serve.learner.versions.parents import lineage
+from lerobot_serve.learner.versions import lineage
 from lerobot_serve.tools.cli.rollout import reading
 from lerobot_serve.tools.loop import journal
 from lerobot_serve.tools.loop.journal import read_journal

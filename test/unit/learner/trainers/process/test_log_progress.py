@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from lerobot_serve.learner.trainers.options import LOSS_PATTERN, STEP_PATTERN
-from lerobot_serve.learner.trainers.process.log_progress import LogProgress
+from lerobot_serve.learner.trainers.process.output_log import LogProgress
+from lerobot_serve.learner.trainers.trainer_file import LOSS_PATTERN, STEP_PATTERN
 
 LINE = (
     'INFO 2026-11-26 12:00:00 ot_train.py:450 step:{step} smpl:16 ep:1 epch:0.27 loss:{loss} '

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a round builds on: the newest version that nothing speaks against."""
+"""What a round builds on: the newest version that nothing speaks against; what a canary says."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from itertools import combinations
 
 import pytest
 
-from lerobot_serve.learner.versions.parents import (
+from lerobot_serve.contract.records import CanaryState
+from lerobot_serve.learner.versions import (
+    canary_news,
     choose_parent,
     is_barred,
     lineage,
     NoParent,
+    Verdict,
+    VERDICTS,
     Version,
 )
+
+State = CanaryState.State
 
 # 1 <- 2 <- 4, 1 <- 3
 TREE = [
@@ -73,3 +79,33 @@ def test_a_name_is_no_part_of_the_identity():
 def test_a_circle_ends():
     circle = [Version('p@1', 'p@2', 1), Version('p@2', 'p@1', 2)]
     assert len(lineage('p@2', circle)) == 2
+
+
+def canary(state: State, planned: str = 'p@1', **fields: str) -> CanaryState:
+    return CanaryState(
+        state=state, planned_policy=planned, candidate_policy='p@2', text='why', **fields
+    )
+
+
+@pytest.mark.parametrize('state', [*State, State(99)])
+def test_only_an_end_is_a_verdict(state):
+    news = canary_news(canary(state))
+    if state is State.ROLLED_BACK:
+        assert news == (Verdict.REJECTED, 'p@1', 'why', '')
+    elif state is State.PROMOTED:
+        assert news == (Verdict.ACCEPTED, 'p@1', 'why', '')
+    else:
+        assert news is None
+
+
+@pytest.mark.parametrize('state', [*State, State(99)])
+def test_the_champion_is_news_in_each_state(state):
+    news = canary_news(canary(state, champion_policy='c@3'))
+    assert news.champion == 'c@3'
+    assert news.verdict is VERDICTS.get(state, Verdict.NONE)
+    assert bool(news.policy) == (news.verdict is not Verdict.NONE)
+
+
+def test_the_policy_of_the_plan_counts_not_another_one_in_its_slot():
+    assert canary_news(canary(State.ROLLED_BACK, '')).policy == 'p@2'
+    assert canary_news(CanaryState(state=State.ROLLED_BACK)) is None

@@ -1,13 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the policy that a round builds on. Pure; any thread."""
+"""
+The versions of a learner: the one that a round builds on, what the router's canary says of them,
+and their announcement. Pure; any thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
+from typing import NamedTuple
 
+import msgspec
+
+from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.fingerprint import digest_of
+from lerobot_serve.contract.records import CanaryState, PolicyVersion
+from lerobot_serve.contract.types import Time
 from lerobot_serve.errors import UserError
+from lerobot_serve.versions.manifest import Manifest, SOURCE_LIMIT, TIME_FORMAT
 
 
 class NoParent(UserError):
@@ -74,3 +86,51 @@ def is_barred(version_id: str, versions: Sequence[Version], rejected: Collection
     digests = {digest_of(version_id), *(digest_of(each.id) for each in line)}
     digests |= {digest_of(each.parent) for each in line if each.parent}
     return bool(digests & set(rejected))
+
+
+class Verdict(Enum):
+    """What the state of a canary means for a policy."""
+
+    NONE = 'none'
+    # no round builds on it
+    REJECTED = 'rejected'
+    # only a person makes a rolled-back policy a candidate again: it stood the test then
+    ACCEPTED = 'accepted'
+
+
+# any other state has none
+VERDICTS = {
+    CanaryState.State.PROMOTED: Verdict.ACCEPTED,
+    CanaryState.State.ROLLED_BACK: Verdict.REJECTED,
+}
+
+
+class CanaryNews(NamedTuple):
+    """
+    A verdict on a policy, by its fingerprint, with the reason; `champion` is the policy of slot a,
+    empty if it is not known.
+    """
+
+    verdict: Verdict
+    policy: str
+    text: str
+    champion: str = ''
+
+
+def canary_news(canary: CanaryState) -> CanaryNews | None:
+    """Return the verdict and the champion of a canary; None for neither."""
+    policy, champion = canary.planned_policy or canary.candidate_policy, canary.champion_policy
+    verdict = VERDICTS.get(canary.state, Verdict.NONE) if policy else Verdict.NONE
+    if verdict is not Verdict.NONE:
+        return CanaryNews(verdict, policy, encodable_text(canary.text), champion)
+    return CanaryNews(Verdict.NONE, '', '', champion) if champion else None
+
+
+def announcement(manifest: Manifest, sources: Sequence[str]) -> PolicyVersion:
+    """Return the message of a version; its stamp is when it was published."""
+    published = datetime.strptime(manifest.created, TIME_FORMAT).replace(tzinfo=timezone.utc)
+    return msgspec.structs.replace(
+        msgspec.convert(manifest, PolicyVersion, from_attributes=True),
+        stamp=Time(int(published.timestamp())),
+        sources=tuple(sources[:SOURCE_LIMIT]),
+    )
