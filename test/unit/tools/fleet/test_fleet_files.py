@@ -9,7 +9,6 @@ import pytest
 from support.paths import REPOSITORY
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.plan import fleet_plan
 from lerobot_serve.tools.fleet.shipped import config_folder
 
@@ -379,7 +378,7 @@ HOSTILE = {
 def outcome(text: str) -> str:
     """Return the processes of a file, or its refusal."""
     try:
-        planned = fleet_plan(read_fleet(text, 'fleet.yaml'), Path('/nowhere'))
+        planned = fleet_plan(text, 'fleet.yaml', Path('/nowhere'))
     except UserError as refused:
         assert len(str(refused)) < 20_000
         return f'refused: {refused}\n'

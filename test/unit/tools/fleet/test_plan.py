@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 import textwrap
 
 import pytest
 from support.paths import REPOSITORY
 
+from lerobot_serve.parameters import parameter_specs
+from lerobot_serve.sim.parameters import SimParameters
 from lerobot_serve.tools.cli.verbs import dashboard as verb
 from lerobot_serve.tools.cli.verbs import record as record_verb
-from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess, Stage
-from lerobot_serve.tools.fleet.sections import dashboard, recorder
+from lerobot_serve.tools.fleet.sections import Dashboard, Recording
 
 NULL = 'null:joints=6,chunk=30,cameras=,fps=30'
 SHIPPED = sorted((REPOSITORY / 'config' / 'fleets').glob('*.yaml'))
@@ -22,8 +24,8 @@ SHIPPED = sorted((REPOSITORY / 'config' / 'fleets').glob('*.yaml'))
 
 def plan(text: str, folder: Path = Path('/nowhere')) -> dict[str, FleetProcess]:
     """Return the processes by name, in the order of their start."""
-    file = read_fleet(textwrap.dedent(text), 'fleet.yaml')
-    return {process.name: process for process in fleet_plan(file, folder)}
+    planned = fleet_plan(textwrap.dedent(text), 'fleet.yaml', folder)
+    return {process.name: process for process in planned}
 
 
 def test_a_path_begins_at_the_folder_of_ros_of_the_user_or_of_the_file(monkeypatch):
@@ -57,9 +59,16 @@ def test_paths_begin_at_the_folder_of_the_file(tmp_path):
     assert planned['right'].values['trace_folder'] == '/var/traces'
 
 
+def test_a_fleet_of_200_robots_with_20_keys_each_is_read():
+    keys = [f'{spec.name}: {json.dumps(spec.default)}' for spec in parameter_specs(SimParameters)]
+    robot = f'{{simulated: true, simulation: {{{", ".join(keys[:20])}}}}}'
+    text = 'robots:\n' + ''.join(f'  robot_{number}: {robot}\n' for number in range(200))
+    assert len(plan(text)) == 400
+
+
 @pytest.mark.parametrize('path', SHIPPED, ids=lambda path: path.name)
 def test_the_shipped_fleets_are_plans(path):
-    planned = fleet_plan(read_fleet(path.read_text(), path.name), path.parent)
+    planned = fleet_plan(path.read_text(), path.name, path.parent)
     stages = {process.stage for process in planned}
     assert {Stage.DASHBOARD, Stage.SIMULATION, Stage.ROBOT} <= stages
     assert (Stage.SERVER in stages) is (path.stem != 'robot_alone')
@@ -69,7 +78,7 @@ def test_the_shipped_fleets_are_plans(path):
 
 def test_the_robot_alone_asks_the_server_that_serve_starts():
     path = REPOSITORY / 'config' / 'fleets' / 'robot_alone.yaml'
-    robot = fleet_plan(read_fleet(path.read_text(), path.name), path.parent)[-1]
+    robot = fleet_plan(path.read_text(), path.name, path.parent)[-1]
     assert robot.values['servers'] == (
         FleetProcess('s', Stage.SERVER, 'policy_server', '', {}).node,
     )
@@ -79,7 +88,7 @@ def test_the_flags_of_a_dashboard_are_those_of_the_verb():
     parser = argparse.ArgumentParser()
     verb.add_arguments(parser)
     flags = {option for action in parser._actions for option in action.option_strings}
-    given = {f'--{key.replace("_", "-")}' for key in dashboard.KEYS}
+    given = {f'--{key.replace("_", "-")}' for key in Dashboard.__struct_fields__}
     assert given == flags - {'-h', '--help', '--print-token'}
 
 
@@ -87,5 +96,5 @@ def test_the_keys_of_a_recorder_are_flags_of_the_verb():
     parser = argparse.ArgumentParser()
     record_verb.add_arguments(parser)
     flags = {option for action in parser._actions for option in action.option_strings}
-    keys = {*recorder.NUMBERS, *recorder.TEXTS}
+    keys = {*Recording.__struct_fields__} - {'folder'}
     assert {f'--{key.replace("_", "-")}' for key in keys} <= flags
