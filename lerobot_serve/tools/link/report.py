@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lerobot_serve.tools.link.participants import Participant
-from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
+from lerobot_serve.tools.link.survey import LinkSurvey, Participant, ServerAnswers
 from lerobot_serve.tools.output.text import printable
 
 NONE = '-'
