@@ -12,8 +12,8 @@ from sensor_msgs.msg import JointState
 
 from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.process_specs import LEARNER, ROUTER
-from lerobot_serve.demo.results.arm_clips import ArmFrame
 from lerobot_serve.demo.results.scoreboard import (
+    ArmFrame,
     CORRECTED,
     edge_node_name,
     EndedEpisode,

@@ -200,9 +200,8 @@ def play(options: DemoOptions, context: ActContext, started: Started, run: DemoR
 
 def write_results(folder: Path, board: Scoreboard, run: DemoRun, picture: str) -> bool:
     """Write figures, report and pictures, print the summary; return whether all was shown."""
-    from lerobot_serve.demo.results.audit_summary import audit_traces
     from lerobot_serve.demo.results.report import arm_animations, html_report
-    from lerobot_serve.demo.results.run_records import read_records, RunRecords
+    from lerobot_serve.demo.results.run_records import audit_traces, read_records, RunRecords
     from lerobot_serve.demo.results.summary import as_text, summarize_run
     from lerobot_serve.trace.format.schema import TraceError
 

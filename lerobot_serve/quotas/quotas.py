@@ -13,10 +13,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+import math
 import threading
 
 from lerobot_serve.quotas.rules import QuotaRule, Resource, Scope
-from lerobot_serve.quotas.token_bucket import TokenBucket
 
 # robots whose budgets are kept; of those that were silent longest, the first one without debts is
 # forgotten: a name of its own must not help a robot out of its debts
@@ -151,3 +151,32 @@ def _take(budgets: Sequence[Budget], used: dict[Resource, float], now_ns: int) -
     for budget in budgets:
         if budget.resource in used:
             budget.bucket.take(used[budget.resource], now_ns)
+
+
+class TokenBucket:
+    """`rate` tokens arrive each second, up to `capacity`. Full at `now_ns`."""
+
+    __slots__ = ('_balance', '_capacity', '_rate', '_updated_ns')
+
+    def __init__(self, rate: float, capacity: float, now_ns: int) -> None:
+        self._rate, self._capacity = rate, capacity
+        self._balance, self._updated_ns = capacity, now_ns
+
+    def wait_s(self, now_ns: int) -> float:
+        """Return the time until something is left; 0 when there is."""
+        self._refill(now_ns)
+        if self._balance > 0:
+            return 0.0
+        # rounding may leave nothing after exactly this time
+        return math.nextafter(-self._balance / self._rate + 1e-9, math.inf)
+
+    def take(self, tokens: float, now_ns: int) -> None:
+        """Take tokens, also into debt."""
+        self._refill(now_ns)
+        self._balance -= tokens
+
+    def _refill(self, now_ns: int) -> None:
+        # threads may bring times in another order
+        passed_ns = max(0, now_ns - self._updated_ns)
+        self._balance = min(self._capacity, self._balance + self._rate * passed_ns / 1e9)
+        self._updated_ns += passed_ns

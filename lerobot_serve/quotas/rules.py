@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Read the rules of quotas: `robot PATTERN: RATE, ...` and `group PATTERN: RATE, ...`. Pure.
+The parameters of quotas, which are the same in router and server, and their rules:
+`robot PATTERN: RATE, ...` and `group PATTERN: RATE, ...`. Pure.
 
 A rule of robots gives each robot whose client_id matches a budget of its own; the first rule that
 matches counts. A rule of a group gives all robots that match one budget together; each rule that
@@ -16,7 +17,7 @@ from fnmatch import fnmatchcase
 import math
 import re
 
-from lerobot_serve.parameters import ParameterError
+from lerobot_serve.parameters import parameter, ParameterError
 
 RULE = re.compile(r'\s*(\w+)\s+(\S+)\s*:(.*)')
 RATE = re.compile(r'\s*(\S+)\s+(\S+)\s*')
@@ -106,3 +107,25 @@ def _rate(text: str, line: str, name: str) -> tuple[Resource, float]:
             f'{line!r}'
         )
     return units[found[2]], rate
+
+
+def quotas() -> tuple[str, ...]:
+    """Return the parameter `quotas`."""
+    return parameter(
+        (),
+        f'rules like {EXAMPLE}: what each robot whose client_id matches may use, the first match '
+        "counts; 'group lab_*: ...': what all that match may use together; empty: no quota",
+        live=True,
+    )
+
+
+def quota_burst_s() -> float:
+    """Return the parameter `quota_burst_s`."""
+    return parameter(
+        2.0,
+        'a robot or group that was silent may use up this much of its quota at once',
+        unit='s',
+        low=0.1,
+        high=3600.0,
+        live=True,
+    )

@@ -8,7 +8,7 @@ from typing import Self
 
 from lerobot_serve.contract.names import full_name, is_topic, node_name, OVER_ZENOH
 from lerobot_serve.parameters import parameter, ParameterError
-from lerobot_serve.quotas import quota_parameters
+from lerobot_serve.quotas import rules as quota_rules
 from lerobot_serve.quotas.rules import parse_quotas, QuotaRule
 from lerobot_serve.router.canary.plan import (
     CanaryPlan,
@@ -271,8 +271,8 @@ class RouterParameters:
         on_configure=True,
     )
 
-    quotas: tuple[str, ...] = quota_parameters.quotas()
-    quota_burst_s: float = quota_parameters.quota_burst_s()
+    quotas: tuple[str, ...] = quota_rules.quotas()
+    quota_burst_s: float = quota_rules.quota_burst_s()
     link: str = zenoh.link()
     zenoh_listen: tuple[str, ...] = zenoh.zenoh_listen()
     zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.parameters import parameter, ParameterError
-from lerobot_serve.quotas import quota_parameters
+from lerobot_serve.quotas import rules as quota_rules
 from lerobot_serve.quotas.rules import parse_quotas, QuotaRule
 from lerobot_serve.telemetry import metrics_parameters as telemetry
 from lerobot_serve.trace.format.redaction import LEVELS
@@ -173,8 +173,8 @@ class ServerParameters:
         high=10000.0,
         live=True,
     )
-    quotas: tuple[str, ...] = quota_parameters.quotas()
-    quota_burst_s: float = quota_parameters.quota_burst_s()
+    quotas: tuple[str, ...] = quota_rules.quotas()
+    quota_burst_s: float = quota_rules.quota_burst_s()
     default_task: str = parameter('', 'task of sessions that request none', on_configure=True)
     pin_task: bool = parameter(
         False,

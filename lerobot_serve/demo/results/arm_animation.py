@@ -15,7 +15,7 @@ from html import escape
 from itertools import groupby, pairwise
 import math
 
-from lerobot_serve.demo.results.arm_clips import ArmClip, ArmFrame
+from lerobot_serve.demo.results.scoreboard import ArmClip, ArmFrame
 from lerobot_serve.sim.arm import FORE_LINK_M, UPPER_LINK_M
 
 PANEL_WIDTH, PANEL_HEIGHT, HEADER_HEIGHT, FOOTER_HEIGHT = 280, 232, 28, 26

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lerobot_serve.demo.results.run_records import longest_gaps_ms, RunRecords
+from lerobot_serve.demo.results.run_records import longest_gaps_ms, RunRecords, with_gain
 from lerobot_serve.demo.results.scoreboard import named, Scoreboard, version_of
-from lerobot_serve.demo.results.success_gain import with_gain
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
 from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.demo.tour.link import ROS, ZENOH

@@ -20,8 +20,7 @@ from lerobot_serve.demo.child_processes import (
 from lerobot_serve.demo.dashboard import Dashboard
 from lerobot_serve.demo.node import DemoMonitor
 from lerobot_serve.demo.process_specs import ROUTER
-from lerobot_serve.demo.results.router_events import router_events
-from lerobot_serve.demo.results.scoreboard import Scoreboard
+from lerobot_serve.demo.results.scoreboard import router_events, Scoreboard
 from lerobot_serve.demo.results.screen import Screen
 from lerobot_serve.demo.tour.commands import Command, KillCommand, TypedCommand, VerbCommand
 from lerobot_serve.demo.tour.link import DemoLink

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import web
 
-from lerobot_serve.access.wrong_tokens import WrongTokens
+from lerobot_serve.access.token_file import WrongTokens
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway

@@ -17,7 +17,7 @@ from lerobot_serve.policies.lerobot.hub.repository import local_folder
 from lerobot_serve.requirements import FROM_ROS
 from lerobot_serve.server import assembly
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.tools.doctor import clocks, environment, link_probe, machine, policy, speed
+from lerobot_serve.tools.doctor import clocks, environment, machine, policy, speed
 from lerobot_serve.tools.doctor import robot as robots
 from lerobot_serve.tools.doctor.environment import MiddlewareFacts
 from lerobot_serve.tools.doctor.finding import (
@@ -27,7 +27,7 @@ from lerobot_serve.tools.doctor.finding import (
     FindingLevel,
     skipped,
 )
-from lerobot_serve.tools.doctor.link import check_link
+from lerobot_serve.tools.doctor.link import check_link, probe_link
 from lerobot_serve.tools.doctor.ros_graph import ros2_control, topics
 from lerobot_serve.zenoh.settings import ZenohSettings
 
@@ -86,7 +86,7 @@ def run_checks(request: ExaminationRequest) -> list[FindingGroup]:
         robots.check_robot_file(request.robot_file) if request.robot_file else (None, [])
     )
     graph = query_graph(host, robot, request)
-    over_zenoh = link_probe.probe_link(
+    over_zenoh = probe_link(
         request.link, request.link_client, request.wait_s, request.link_servers
     )
     examined = policy_findings(request, robot)

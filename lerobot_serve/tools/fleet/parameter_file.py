@@ -26,13 +26,17 @@ def values_for(file: Path, node: str) -> dict[str, Any]:
             f'parameter file {file} has no entry for {node}, only for {named}; correct the name '
             'in the file, or give --name and --namespace'
         )
-    return {name: value for values in fitting for name, value in flattened(values)}
+    found = {name: value for values in fitting for name, value in flattened(values)}
+    return {name: value for name, value in found.items() if value != {}}
 
 
 def flattened(values: dict[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
-    """Yield name and value of each parameter; {canary: {plan: x}} is canary.plan."""
+    """
+    Yield name and value of each parameter; {canary: {plan: x}} is canary.plan. An empty mapping
+    may be a group or a mistake.
+    """
     for key, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from flattened(value, f'{prefix}{key}.')
         else:
             yield f'{prefix}{key}', value

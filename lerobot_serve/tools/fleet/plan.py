@@ -10,46 +10,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from os.path import normpath
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Struct, UNSET, UnsetType
 
 from lerobot_serve.contract.names import OVER_ROS
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.learner.parameters import LearnerParameters
-from lerobot_serve.parameters import build_parameters, parameter_specs, ParameterError
-from lerobot_serve.ros_home import expanded
+from lerobot_serve.parameters import build_parameters, parameter_specs
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
-from lerobot_serve.tools.fleet.fleet_file import FleetFile, Place
+from lerobot_serve.tools.fleet.fleet_file import FleetFile, one_of, Place, Section, Text, whole
 from lerobot_serve.tools.fleet.parameter_file import flattened
 from lerobot_serve.tools.fleet.process import FleetProcess, Stage
-from lerobot_serve.tools.fleet.ros_arguments import (
-    check_log_level,
-    check_namespace,
-    check_token,
+from lerobot_serve.tools.fleet.ros_arguments import check_namespace, check_token
+from lerobot_serve.tools.fleet.sections import (
+    dashboard_process,
+    learner_values,
+    loop_process,
+    read_folders,
+    recorder_process,
 )
-from lerobot_serve.tools.fleet.sections.dashboard import dashboard_process, read_folders
-from lerobot_serve.tools.fleet.sections.learner import learner_values
-from lerobot_serve.tools.fleet.sections.loop import loop_process
-from lerobot_serve.tools.fleet.sections.recorder import recorder_process
 from lerobot_serve.tools.fleet.shipped import policy_of, ROBOTS, shipped_or_path
 
 __all__ = ['FleetProcess', 'Stage', 'fleet_plan']
 
-SECTIONS = (
-    *('servers', 'router', 'gateway', 'robots', 'dashboard', 'record', 'learner', 'loop'),
-    *('namespace', 'log_level'),
-)
-SERVER_KEYS = ('policy', 'slot', 'replicas')
-ROBOT_KEYS = ('robot', 'simulated', 'simulation', 'local')
-LOCAL_KEYS = ('policy',)
-SLOTS = ('prod', 'a', 'b', 'shadow')
 PATHS = ('_file', '_keys', '_folder', '_root', '.mapping')
-MOST_REPLICAS, MOST_ROBOTS = 64, 200
 PARAMETERS: dict[str, type[Any]] = {
     'policy_server': ServerParameters,
     'policy_router': RouterParameters,
@@ -60,6 +49,43 @@ PARAMETERS: dict[str, type[Any]] = {
 }
 
 
+Group = dict[str, Any]
+T = TypeVar('T', bound=Struct)
+
+
+class ServerKeys(Struct, frozen=True):
+    """The keys of a server that are not its parameters."""
+
+    policy: Text | UnsetType = UNSET
+    slot: Annotated[str, one_of(('prod', 'a', 'b', 'shadow'))] = 'prod'
+    replicas: Annotated[int, whole(1, 64)] = 1
+
+
+class LocalKeys(Struct, frozen=True):
+    """The keys of a policy server on a robot that are not its parameters."""
+
+    policy: Text | UnsetType = UNSET
+
+
+class RobotKeys(Struct, frozen=True):
+    """The keys of a robot that are not its parameters."""
+
+    robot: Text | UnsetType = UNSET
+    simulated: bool = False
+    simulation: Section | UnsetType = UNSET
+    local: Section | UnsetType = UNSET
+
+
+class RobotCount(Struct, frozen=True):
+    """How many robots one section describes."""
+
+    count: Annotated[int, whole(1, 200)] = 1
+
+
+class NoKeys(Struct, frozen=True):
+    """A section of parameters alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Server:
     """One replica, before the router is known."""
@@ -68,55 +94,45 @@ class _Server:
     slot: str
 
 
-def fleet_plan(file: FleetFile, folder: Path) -> tuple[FleetProcess, ...]:
+def fleet_plan(text: str, name: str, folder: Path) -> tuple[FleetProcess, ...]:
     """
-    Return the processes in the order of their start; paths are relative to `folder`. Raises
-    UserError with the place in the file.
+    Return the processes of a fleet file in the order of their start; paths are relative to
+    `folder`. Raises UserError with the place in the file, which is called `name`.
     """
-    return _Planner(file, folder).plan()
+    return _Planner(FleetFile(name, text, folder)).plan()
 
 
 class _Planner:
     """Builds the plan of one file."""
 
-    def __init__(self, file: FleetFile, folder: Path) -> None:
-        self._file, self._folder = file, folder
-        file.check_keys((), file.content, SECTIONS)
-        self._namespace = self._checked_text('namespace', check_namespace)
-        self._log_level = self._checked_text('log_level', check_log_level)
+    def __init__(self, file: FleetFile) -> None:
+        self._file, self._sections = file, file.sections()
+        with file.at(('namespace',)):
+            self._namespace = check_namespace('namespace', self._sections.namespace or '')
 
     def plan(self) -> tuple[FleetProcess, ...]:
+        file, sections = self._file, self._sections
         servers = list(self._servers())
-        router = self._router(servers) if 'router' in self._file.content else None
+        router = self._router(servers, sections.router) if sections.router is not UNSET else None
         names = [router.node] if router else [server.process.node for server in servers]
         robots = list(self._robots(names, router))
         processes = [server.process for server in servers]
         processes += [router] if router else []
-        if 'gateway' in self._file.content:
-            processes.append(self._gateway(names))
+        if sections.gateway is not UNSET:
+            processes.append(self._gateway(names, sections.gateway))
         processes += robots
-        if 'dashboard' in self._file.content:
+        if sections.dashboard is not UNSET:
             folders = read_folders(processes)
-            processes.append(dashboard_process(self._file, self._absolute, folders))
-        if 'record' in self._file.content:
-            processes.append(recorder_process(self._file, self._absolute, self._namespace))
-        if 'learner' in self._file.content:
-            processes.append(self._learner(processes))
-        if 'loop' in self._file.content:
-            processes.append(loop_process(self._file, self._absolute, processes, self._namespace))
+            processes.append(dashboard_process(file, sections.dashboard, folders))
+        if sections.record is not UNSET:
+            processes.append(recorder_process(file, sections.record, self._namespace))
+        if sections.learner is not UNSET:
+            processes.append(self._learner(processes, sections.learner))
+        if sections.loop is not UNSET:
+            processes.append(loop_process(file, sections.loop, processes, self._namespace))
         planned = tuple(sorted(processes, key=lambda process: process.stage))
         self._check_names(planned)
         return planned
-
-    def _checked_text(self, key: str, check: Any) -> str:
-        value = self._file.content.get(key)
-        if value is None:
-            return ''
-        text = self._file.text((key,), value)
-        try:
-            return str(check(key, text))
-        except UserError as error:
-            raise self._file.error((key,), str(error)) from None
 
     def _check_names(self, planned: tuple[FleetProcess, ...]) -> None:
         if all(process.stage in (Stage.DASHBOARD, Stage.RECORDER) for process in planned):
@@ -128,56 +144,44 @@ class _Planner:
     # servers
 
     def _servers(self) -> Iterator[_Server]:
-        section = self._file.section(('servers',), self._file.content.get('servers'))
-        for name, given in section.items():
+        for name, given in (self._sections.servers or {}).items():
             place = ('servers', name)
             self._check_token(place, name)
-            yield from self._replicas(place, name, self._file.section(place, given))
+            yield from self._replicas(place, name, given)
 
-    def _replicas(self, place: Place, name: str, given: dict[str, Any]) -> Iterator[_Server]:
-        values = self._values(place, given, 'policy_server', SERVER_KEYS, {'count': 'replicas'})
-        slot = given.get('slot', 'prod')
-        if slot not in SLOTS:
-            raise self._file.error(
-                (*place, 'slot'), f'must be one of {", ".join(SLOTS)}, got {slot!r}'
-            )
-        count = self._file.whole(
-            (*place, 'replicas'), given.get('replicas', 1), low=1, high=MOST_REPLICAS
-        )
-        values = self._policy(place, given) | values
+    def _replicas(self, place: Place, name: str, given: Group | None) -> Iterator[_Server]:
+        if 'count' in (given or ()):
+            text = "unknown field 'count'; did you mean replicas?"
+            raise self._file.error(place, text, ('count',))
+        keys, values = self._values(place, given, 'policy_server', ServerKeys)
+        values = self._policy(place, keys.policy, values) | values
         # a shadow is a server beside the slots
-        values['slot'] = 'prod' if slot == 'shadow' else slot
-        for index in range(count):
-            own = name if count == 1 else f'{name}_{index + 1}'
+        values['slot'] = 'prod' if keys.slot == 'shadow' else keys.slot
+        for index in range(keys.replicas):
+            own = name if keys.replicas == 1 else f'{name}_{index + 1}'
             process = self._process(
                 place, own, Stage.SERVER, 'policy_server', own, _ports(values, index)
             )
-            yield _Server(process, slot)
+            yield _Server(process, keys.slot)
 
-    def _policy(self, place: Place, given: dict[str, Any]) -> dict[str, Any]:
-        if 'policy' not in given:
-            if not ({'policy_path', 'policy_kind'} & given.keys()):
-                raise self._file.error(place, 'has no policy; add `policy: FOLDER`')
-            return {}
-        here = (*place, 'policy')
-        text = self._file.text(here, given['policy'])
-        try:
-            return dict(policy_of(text, self._folder))
-        except UserError as error:
-            raise self._file.error(here, str(error)) from None
+    def _policy(self, place: Place, policy: str | UnsetType, values: Group) -> dict[str, str]:
+        if policy is not UNSET:
+            with self._file.at((*place, 'policy')):
+                return policy_of(policy, self._file.folder)
+        if not {'policy_path', 'policy_kind'} & values.keys():
+            raise self._file.error(place, 'has no policy; add `policy: FOLDER`')
+        return {}
 
     # the router
 
-    def _router(self, servers: list[_Server]) -> FleetProcess:
+    def _router(self, servers: list[_Server], given: Group | None) -> FleetProcess:
         place = ('router',)
-        given = self._file.section(place, self._file.content['router'])
-        values = self._values(place, given, 'policy_router', ())
-        return self._process(
-            place, 'router', Stage.ROUTER, 'policy_router', '', self._slots(servers) | values
-        )
+        _, values = self._values(place, given, 'policy_router', NoKeys)
+        values = self._slots(servers, given or {}) | values
+        return self._process(place, 'router', Stage.ROUTER, 'policy_router', '', values)
 
-    def _slots(self, servers: list[_Server]) -> dict[str, Any]:
-        """Return the parameters of the router that name its servers."""
+    def _slots(self, servers: list[_Server], given: Group) -> Group:
+        """Return the parameters of the router, which has these, that name its servers."""
         by_slot: dict[str, list[str]] = {}
         for server in servers:
             by_slot.setdefault(server.slot, []).append(server.process.node)
@@ -190,35 +194,31 @@ class _Planner:
                 'slot prod serves all episodes, so none may have slot a or b; give all servers '
                 'slot a or b',
             )
-        if len(by_slot.keys() & {'a', 'b'}) == 1 and not self._names_slot(by_slot):
+        if len(by_slot.keys() & {'a', 'b'}) == 1:
             missing = 'b' if 'a' in by_slot else 'a'
-            raise self._file.error(
-                ('servers',), f'none has slot {missing}; omit slot with one version of a policy'
-            )
+            # the router itself may name the servers of the other slot
+            if f'slot_{missing}' not in given:
+                raise self._file.error(
+                    ('servers',),
+                    f'none has slot {missing}; omit slot with one version of a policy',
+                )
         slots = {f'slot_{slot}': tuple(names) for slot, names in by_slot.items()}
         return slots | ({'shadow_server': shadows[0]} if shadows else {})
 
-    def _names_slot(self, by_slot: dict[str, list[str]]) -> bool:
-        """Return whether the router itself names the servers of the slot that has none."""
-        missing = 'slot_b' if 'a' in by_slot else 'slot_a'
-        return missing in (self._file.content['router'] or {})
-
     # the learner
 
-    def _learner(self, planned: list[FleetProcess]) -> FleetProcess:
+    def _learner(self, planned: list[FleetProcess], given: Group | None) -> FleetProcess:
         place = ('learner',)
-        given = self._file.section(place, self._file.content['learner'])
-        values = self._values(place, given, 'learner', ())
-        values = learner_values(values, self._absolute, planned, self._namespace)
+        _, values = self._values(place, given, 'learner', NoKeys)
+        values = learner_values(self._file, values, planned, self._namespace)
         return self._process(place, 'learner', Stage.LEARNER, 'learner', '', values)
 
     # the gateway
 
-    def _gateway(self, servers: list[str]) -> FleetProcess:
+    def _gateway(self, servers: list[str], given: Group | None) -> FleetProcess:
         """Return the gateway; its callers reach the router of the file, or its only server."""
         place = ('gateway',)
-        given = self._file.section(place, self._file.content['gateway'])
-        values = self._values(place, given, 'gateway', ())
+        _, values = self._values(place, given, 'gateway', NoKeys)
         if 'server' not in values and servers:
             if len(servers) > 1:
                 raise self._file.error(
@@ -232,9 +232,8 @@ class _Planner:
     # robots
 
     def _robots(self, servers: list[str], router: FleetProcess | None) -> Iterator[FleetProcess]:
-        section = self._file.section(('robots',), self._file.content.get('robots'))
         clients: dict[str, Place] = {}
-        for index, (place, name, given) in enumerate(self._named_robots(section)):
+        for index, (place, name, given) in enumerate(self._named_robots()):
             self._check_token(place, name)
             self._check_client_id(clients, place, name, given)
             yield from self._robot(place, name, given, index, servers, router)
@@ -252,142 +251,110 @@ class _Planner:
             )
         clients[client_id] = here
 
-    def _named_robots(
-        self, section: dict[str, Any]
-    ) -> Iterator[tuple[Place, str, dict[str, Any]]]:
+    def _named_robots(self) -> Iterator[tuple[Place, str, Group]]:
         """Yield place, name and keys of each robot, of both forms of the section."""
-        if section.keys() & {'count', *ROBOT_KEYS}:
+        place, section = ('robots',), self._sections.robots or {}
+        if section.keys() & {'count', *RobotKeys.__struct_fields__}:
             given = {key: value for key, value in section.items() if key != 'count'}
-            place = ('robots', 'count')
-            count = self._file.whole(place, section.get('count', 1), low=1, high=MOST_ROBOTS)
-            for index in range(count):
-                yield ('robots',), f'robot_{index + 1}', given
+            for index in range(self._file.load(RobotCount, section, place).count):
+                yield place, f'robot_{index + 1}', given
             return
-        for name, keys in section.items():
-            yield ('robots', name), name, self._file.section(('robots', name), keys)
+        for name, keys in self._file.load(dict[str, Section], section, place).items():
+            yield ('robots', name), name, keys or {}
 
     def _robot(
         self,
         place: Place,
         name: str,
-        given: dict[str, Any],
+        given: Group,
         index: int,
         servers: list[str],
         router: FleetProcess | None,
     ) -> Iterator[FleetProcess]:
-        values = self._values(place, given, 'edge_controller', ROBOT_KEYS)
+        keys, values = self._values(place, given, 'edge_controller', RobotKeys)
+        self._check_robot(place, keys, values)
         if servers and 'servers' not in values:
             values['servers'] = tuple(servers)
-        if 'local' in given:
-            local = self._local(place, name, given, index)
+        if keys.local is not UNSET:
+            local = self._local(place, name, keys.local, index)
             yield local
             # tried last, and left with the next episode that finds one before it
             values['servers'] = (*values.get('servers', ()), f'{OVER_ROS}{local.node}')
-        if self._simulated(place, given):
-            yield self._simulation(place, name, given, index, router)
-        if 'robot' in given:
-            values['robot_file'] = self._robot_file(place, given)
+        if keys.simulated:
+            yield self._simulation(place, name, keys.simulation or {}, index, router)
+        if keys.robot is not UNSET:
+            with self._file.at((*place, 'robot')):
+                file = shipped_or_path('robot file', keys.robot, self._file.folder, ROBOTS)
+            values['robot_file'] = str(file)
         yield self._process(
             place, name, Stage.ROBOT, 'edge_controller', name, _ports(values, index)
         )
 
-    def _local(self, place: Place, name: str, given: dict[str, Any], index: int) -> FleetProcess:
+    def _local(self, place: Place, name: str, given: Group | None, index: int) -> FleetProcess:
         """Return the policy server of a robot of its own."""
         here = (*place, 'local')
-        keys = self._file.section(here, given['local'])
-        if 'slot' in keys:
+        if 'slot' in (given or ()):
             raise self._file.error((*here, 'slot'), 'is of servers of a router; remove it')
-        values = self._policy(here, keys)
-        values |= self._values(here, keys, 'policy_server', LOCAL_KEYS)
+        keys, values = self._values(here, given, 'policy_server', LocalKeys)
+        values = self._policy(here, keys.policy, values) | values
         return self._process(
             here, f'{name}.local', Stage.SERVER, 'policy_server', name, _ports(values, index)
         )
 
-    def _simulated(self, place: Place, given: dict[str, Any]) -> bool:
-        simulated = given.get('simulated', False)
-        if not isinstance(simulated, bool):
-            raise self._file.error(
-                (*place, 'simulated'), f'must be true or false, got {simulated!r}'
-            )
-        if simulated and 'robot' in given:
+    def _check_robot(self, place: Place, keys: RobotKeys, values: Group) -> None:
+        """Raise UserError for keys that do not fit together."""
+        if keys.simulated and keys.robot:
             raise self._file.error(
                 (*place, 'robot'), 'is of a real robot; remove it, or simulated: true'
             )
-        if 'simulation' in given and not simulated:
+        if keys.simulation is not UNSET and not keys.simulated:
             raise self._file.error((*place, 'simulation'), 'needs simulated: true')
-        if not simulated and not given.keys() & {'robot', 'robot_file'}:
+        if not (keys.simulated or keys.robot or 'robot_file' in values):
             raise self._file.error(
                 place, 'has no robot; add `robot: FILE.yaml`, or `simulated: true`'
             )
-        return simulated
+        if keys.robot and 'robot_file' in values:
+            raise self._file.error(
+                (*place, 'robot'), 'and robot_file name one thing twice; remove one'
+            )
 
     def _simulation(
-        self,
-        place: Place,
-        name: str,
-        given: dict[str, Any],
-        index: int,
-        router: FleetProcess | None,
+        self, place: Place, name: str, given: Group, index: int, router: FleetProcess | None
     ) -> FleetProcess:
         here = (*place, 'simulation')
-        values: dict[str, Any] = {'seed': index}
+        values: Group = {'seed': index}
         if router:
             values['outcome_topic'] = f'{router.node}/outcome'
-        keys = self._file.section(here, given.get('simulation'))
-        values |= self._values(here, keys, 'sim_robot', ())
+        values |= self._values(here, given, 'sim_robot', NoKeys)[1]
         return self._process(here, f'{name}.sim', Stage.SIMULATION, 'sim_robot', name, values)
-
-    def _robot_file(self, place: Place, given: dict[str, Any]) -> str:
-        here = (*place, 'robot')
-        if 'robot_file' in given:
-            raise self._file.error(here, 'and robot_file name one thing twice; remove one')
-        text = self._file.text(here, given['robot'])
-        try:
-            return str(shipped_or_path('robot file', text, self._folder, ROBOTS))
-        except UserError as error:
-            raise self._file.error(here, str(error)) from None
 
     # of all
 
     def _check_token(self, place: Place, name: str) -> None:
-        try:
+        with self._file.at(place):
             check_token('a name', name)
-        except UserError as error:
-            raise self._file.error(place, str(error)) from None
 
     def _values(
-        self,
-        place: Place,
-        given: dict[str, Any],
-        executable: str,
-        own: tuple[str, ...],
-        meant: dict[str, str] | None = None,
-    ) -> dict[str, Any]:
-        """Return the parameters of a section, checked one by one. Raises UserError."""
+        self, place: Place, given: Group | None, executable: str, own: type[T]
+    ) -> tuple[T, Group]:
+        """Return the own keys of a section, and its parameters. Raises UserError."""
+        keys = self._file.load(own, given, place)
+        names = own.__struct_fields__
         specs = {spec.name: spec for spec in parameter_specs(PARAMETERS[executable])}
-        for key in given.keys() & (meant or {}).keys():
-            raise self._file.error((*place, key), f'is not known here; did you mean {meant[key]}?')  # type: ignore[index]
-        named = dict(flattened({k: v for k, v in given.items() if k not in own}))
-        self._file.check_keys(place, named, [*own, *specs])
+        rest = {key: value for key, value in (given or {}).items() if key not in names}
         values = {}
-        for name, value in named.items():
-            try:
-                values[name] = self._absolute(name, specs[name].check(value))
-            except ParameterError as error:
-                here = (*place, *(name.split('.') if name not in given else [name]))
-                raise self._file.error(here, str(error)) from None
-        return values
-
-    def _absolute(self, name: str, value: Any) -> Any:
-        """Return the value; a relative path begins at the folder of the fleet file."""
-        if not isinstance(value, str) or not value or not name.endswith(PATHS):
-            return value
-        try:
-            # without `..`: a server compares policy_root with the path of its policy
-            return normpath((self._folder / expanded(value)).absolute())
-        except RuntimeError:
-            # ~ of a user who does not exist
-            raise ParameterError(f'{name} is no path of a user of this machine: {value}') from None
+        for name, value in flattened(rest):
+            key = tuple(name.split('.')) if name not in rest else (name,)
+            if value == {} and any(spec.startswith(f'{name}.') for spec in specs):
+                # a group without a parameter
+                continue
+            self._file.check_field(place, key, [*names, *specs])
+            here = (*place, *key)
+            with self._file.at(here):
+                values[name] = specs[name].check(value)
+            if name.endswith(PATHS) and values[name]:
+                values[name] = self._file.path(here, values[name])
+        return keys, values
 
     def _process(
         self,
@@ -399,12 +366,10 @@ class _Planner:
         values: dict[str, Any],
     ) -> FleetProcess:
         """Return the process; its values are checked together. Raises UserError."""
-        try:
+        with self._file.at(place):
             build_parameters(PARAMETERS[executable], values)
-        except ParameterError as error:
-            raise self._file.error(place, str(error)) from None
         inner = '/'.join(filter(None, [self._namespace, namespace]))
-        return FleetProcess(name, stage, executable, inner, values, self._log_level)
+        return FleetProcess(name, stage, executable, inner, values, self._sections.log_level or '')
 
 
 def _ports(values: dict[str, Any], index: int) -> dict[str, Any]:

@@ -15,17 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 import contextlib
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 import fcntl
 import json
 import os
 from pathlib import Path
 import shutil
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
 
 from lerobot_serve.access.private_files import make_private_folder, write_private
 from lerobot_serve.contract.names import KEY_ROOT
 from lerobot_serve.errors import UserError
+from lerobot_serve.files.load import load_file, Record, Refused
 from lerobot_serve.tools.keys.access import access_control
 from lerobot_serve.tools.keys.certificates import (
     general_name,
@@ -45,19 +51,33 @@ from lerobot_serve.zenoh.settings import (
     transmission,
 )
 
+# some 100,000 keys
+SITE_LIMIT_BYTES = 32 << 20
 SITE_FILE, AUTHORITY = 'site.json', 'authority'
 HUB_FILE, HUB_LISTEN = 'zenoh.json', 'tls/[::]:7447'
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRecord:
+class KeyRecord(Record, frozen=True):
     """One key of the list; `direct` of a server lets robots speak to it without a router."""
 
-    identity: Identity
-    expires: datetime
-    hosts: tuple[str, ...] = ()
-    direct: bool = False
-    is_revoked: bool = False
+    expires: Annotated[datetime, Meta(tz=True, description='a time with its offset to UTC')]
+    hosts: tuple[str, ...]
+    direct: bool
+    is_revoked: bool
+    role: Annotated[KeyRole, Meta(description=f'one of {", ".join(KeyRole)}')]
+    name: str
+    generation: Annotated[int, Meta(ge=1)]
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.role, self.name, self.generation)
+
+
+class SiteFile(Record, frozen=True):
+    """The list of keys, in the order in which they were made."""
+
+    site: str
+    keys: tuple[KeyRecord, ...]
 
 
 @dataclass(slots=True)
@@ -120,10 +140,17 @@ class Site:
                 f'{folder} exists; nothing is overwritten. `lerobot-serve keys rotate '
                 f'{identity.folder}` makes a new key for this name'
             )
-        # the common names of revoked keys stay refused
-        identity = replace(identity, generation=len(past) + 1)
         _check_hosts(role, hosts)
-        return KeyRecord(identity, datetime.min, hosts, direct)
+        return KeyRecord(
+            expires=datetime.min,
+            hosts=hosts,
+            direct=direct,
+            is_revoked=False,
+            role=role,
+            name=identity.name,
+            # the common names of revoked keys stay refused
+            generation=len(past) + 1,
+        )
 
     def rotate(self, given: str, days: int) -> Identity:
         """Make a new key for a name; the old one stays valid. Raises UserError."""
@@ -259,42 +286,16 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _read_site(folder: Path) -> Site:
-    path = folder / SITE_FILE
     try:
-        content = json.loads(path.read_bytes())
-        records = [_record(each) for each in content['keys']]
-        return Site(folder, check_site(content['site']), records)
-    except (ValueError, TypeError, KeyError):
-        raise UserError(
-            f'{path} is not a list of keys; restore it from a backup, or make a new site'
-        ) from None
+        content = load_file(SiteFile, folder / SITE_FILE, limit_bytes=SITE_LIMIT_BYTES)
+    except Refused as refused:
+        raise UserError(f'{refused}; restore it from a backup, or make a new site') from None
+    return Site(folder, check_site(content.site), [*content.keys])
 
 
 def _as_json(site: str, records: list[KeyRecord]) -> bytes:
-    keys = [
-        {**asdict(each), **asdict(each.identity), 'expires': each.expires.isoformat()}
-        for each in records
-    ]
-    for key in keys:
-        del key['identity']
+    keys = [msgspec.to_builtins(each) | {'expires': each.expires.isoformat()} for each in records]
     return json.dumps({'site': site, 'keys': keys}, indent=1).encode()
-
-
-def _record(given: dict[str, object]) -> KeyRecord:
-    """Raises ValueError, TypeError, KeyError."""
-    role, name, generation = given['role'], given['name'], given['generation']
-    if not (isinstance(name, str) and isinstance(generation, int)):
-        raise TypeError
-    hosts = given['hosts']
-    if not isinstance(hosts, list):
-        raise TypeError
-    return KeyRecord(
-        Identity(KeyRole(str(role)), name, generation),
-        datetime.fromisoformat(str(given['expires'])),
-        tuple(map(str, hosts)),
-        given['direct'] is True,
-        given['is_revoked'] is True,
-    )
 
 
 def _named(given: str, records: Sequence[KeyRecord]) -> list[KeyRecord]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lerobot_serve.tools.link.participants import Participant
-from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
+from lerobot_serve.tools.link.survey import LinkSurvey, Participant, ServerAnswers
 from lerobot_serve.tools.output.report import Part, Report, Table
 
 NONE = '-'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Watch a link through one Zenoh session for each endpoint.
+Watch a link through one Zenoh session for each endpoint, and find out why one is not reached.
 
 A session that connects is a client: a peer receives only what the other end itself publishes, a
 client all that passes there. Used by the main thread; threads of Zenoh deposit.
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import contextlib
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+import socket
 import time
 from types import TracebackType
 
@@ -19,10 +20,16 @@ from lerobot_serve.contract.names import KEY_ROOT
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.tools.link.participants import is_instance, is_token, Participant, participant
-from lerobot_serve.tools.link.rates import key_rates, KeyCounter
-from lerobot_serve.tools.link.reach import connection_problem, session_problem
-from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
+from lerobot_serve.tools.link.survey import (
+    is_instance,
+    is_token,
+    key_rates,
+    KeyCounter,
+    LinkSurvey,
+    Participant,
+    participant,
+    ServerAnswers,
+)
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.server_name import conflict_text, process_of
@@ -186,3 +193,51 @@ def ticks(until_s: float) -> Iterator[None]:
     while (left_s := until_s - time.monotonic()) > 0:
         time.sleep(min(QUERY_PERIOD_S, left_s))
         yield
+
+
+TRY_S = 2.0
+QUIC = 'quic/'
+
+
+def connection_problem(endpoint: str) -> str:
+    """
+    Return why a TCP connection to an endpoint fails, with the remedy; empty when it succeeds, and
+    for QUIC, which has none. Zenoh itself reports each of these as a timeout.
+    """
+    if endpoint.startswith(QUIC):
+        return ''
+    host, port = split(endpoint)
+    try:
+        socket.create_connection((host, port), TRY_S).close()
+    except ConnectionRefusedError:
+        return (
+            f'nothing listens on {endpoint}; start the server or router there with zenoh_listen, '
+            'or correct --connect'
+        )
+    except socket.gaierror:
+        return f'{endpoint}: the name {host} is unknown; give an address, or correct --connect'
+    except OSError as error:
+        return (
+            f'{endpoint} does not answer ({error.strerror or error}); check the address, the '
+            'network and its firewall'
+        )
+    return ''
+
+
+def session_problem(endpoint: str, has_keys: bool) -> str:
+    """Return why an endpoint that accepts a connection opens no Zenoh session."""
+    if has_keys:
+        return (
+            f'{endpoint} refuses these keys, or is no Zenoh endpoint; use certificates of one CA, '
+            'and in --connect a name or address that the certificate of the server contains'
+        )
+    return (
+        f'{endpoint} opens no Zenoh session; it is another kind of server, or expects tls/ and '
+        '--keys'
+    )
+
+
+def split(endpoint: str) -> tuple[str, int]:
+    """Return host and port of a valid endpoint."""
+    host, _, port = endpoint.partition('/')[2].rpartition(':')
+    return host.strip('[]'), int(port)

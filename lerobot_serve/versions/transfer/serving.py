@@ -24,8 +24,7 @@ import time
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
-from lerobot_serve.access.token_file import Tokens
-from lerobot_serve.access.wrong_tokens import WrongTokens
+from lerobot_serve.access.token_file import Tokens, WrongTokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.versions.errors import StoreError, VersionError
 from lerobot_serve.versions.file_hash import open_regular

@@ -19,7 +19,6 @@ from lerobot_serve.learner.trainers.trainer_file import trainer_options
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.ros.process.private_domain import DOMAINS
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot
-from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.plan import fleet_plan
 from lerobot_serve.tools.reference.pages import NODES
 
@@ -102,12 +101,12 @@ def test_a_file_that_is_shown_is_taken(page, content):
             build_parameters(NODES[node], given['ros__parameters'])
         return
     if content.keys() & {'servers', 'router', 'robots'}:
-        fleet_plan(read_fleet(yaml.safe_dump(content), page), REPOSITORY / 'config')
+        fleet_plan(yaml.safe_dump(content), page, REPOSITORY / 'config')
         return
     if set(content) == {'gateway'}:
         # an addition to a fleet file
         fleet = yaml.safe_load((REPOSITORY / 'config/fleets/two_versions.yaml').read_text())
-        fleet_plan(read_fleet(yaml.safe_dump(fleet | content), page), REPOSITORY / 'config')
+        fleet_plan(yaml.safe_dump(fleet | content), page, REPOSITORY / 'config')
         return
     if page.startswith('gateway'):
         load(OpenpiMappingFile, content, page)

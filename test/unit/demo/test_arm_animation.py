@@ -20,15 +20,16 @@ from lerobot_serve.demo.results.arm_animation import (
     PANEL_WIDTH,
     place,
 )
-from lerobot_serve.demo.results.arm_clips import (
+from lerobot_serve.demo.results.scoreboard import (
     ArmClip,
     ArmFrame,
     CLIP_S,
+    EndedEpisode,
     FRAMES_HZ,
     GAP_S,
     RECORDED_S,
+    Scoreboard,
 )
-from lerobot_serve.demo.results.scoreboard import EndedEpisode, Scoreboard
 from lerobot_serve.sim.arm import hand_xy
 from lerobot_serve.tools.operate.fleet_state import RobotView
 

@@ -24,7 +24,6 @@ from lerobot_serve.demo.tour.link import DemoLink, zenoh_link
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.builtin.settings import ReachSettings
 from lerobot_serve.policies.files.policy_json import read_policy_json
-from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess
 
 POLICIES = REPOSITORY / 'config' / 'policies'
@@ -37,7 +36,7 @@ def planned(folder, link: DemoLink) -> dict[str, FleetProcess]:
     processes: Iterable[FleetProcess] = (
         process
         for name in (FLEET_FILE, CANDIDATE_FILE)
-        for process in fleet_plan(read_fleet((folder / name).read_text(), name), folder)
+        for process in fleet_plan((folder / name).read_text(), name, folder)
     )
     return {process.name: process for process in processes}
 
@@ -147,7 +146,7 @@ def learning_plan(folder, link: DemoLink) -> dict[str, FleetProcess]:
     write_learning_files(folder, POLICIES, ['robot_1', 'robot_2'], 7, '50:10,100', link)
     text = (folder / LEARNING_FILE).read_text()
     assert str(folder) not in text
-    plan = fleet_plan(read_fleet(text, LEARNING_FILE), folder)
+    plan = fleet_plan(text, LEARNING_FILE, folder)
     return {process.name: process for process in plan}
 
 

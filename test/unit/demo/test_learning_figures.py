@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from lerobot_serve.demo.results.scoreboard import CORRECTED, EndedEpisode, named, Scoreboard
-from lerobot_serve.demo.results.success_gain import (
+from lerobot_serve.demo.results.run_records import (
     passed_comparison,
     PassedComparison,
     with_gain,
 )
+from lerobot_serve.demo.results.scoreboard import CORRECTED, EndedEpisode, named, Scoreboard
 from lerobot_serve.demo.results.summary import ACT_TEXT
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, LEARNING, TOURS
 from lerobot_serve.demo.tour.acts import SERVING_ACTS

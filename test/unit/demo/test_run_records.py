@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from lerobot_serve.demo.results.audit_summary import audit_traces
-from lerobot_serve.demo.results.router_events import PHASE_MARKS, router_events
 from lerobot_serve.demo.results.run_records import (
     add_entry,
+    audit_traces,
     longest_gaps_ms,
     PlayedAction,
     read_records,
     RunRecords,
 )
+from lerobot_serve.demo.results.scoreboard import PHASE_MARKS, router_events
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.operate.fleet_state import CanaryView, RouterView, SLOT_STATES, SlotView
 from lerobot_serve.tools.traces.record_views import view_of

@@ -25,7 +25,6 @@ from lerobot_serve.policies.builtin.settings import ReachSettings
 from lerobot_serve.policies.exported.sidecar import Sidecar
 from lerobot_serve.policies.files.policy_json import read_policy_json
 from lerobot_serve.policies.remote.contract_file import MappedContractFile, read_contract
-from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.plan import fleet_plan
 from lerobot_serve.versions.manifest import parsed_manifest
 
@@ -95,7 +94,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any], str], Read]] = {
             'dashboard': {'port': 0},
         },
         plain,
-        lambda text: fleet_plan(read_fleet(text, 'fleet.yaml'), Path()),
+        lambda text: fleet_plan(text, 'fleet.yaml', Path()),
     ),
     'manifest': (
         {

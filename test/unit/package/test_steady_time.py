@@ -46,7 +46,7 @@ STAMPS = {
     'tools/cli/verbs/gate.py': 'when a record was made, for people',
     'tools/loop/journal.py': 'when something happened, and which events are of the last hours',
     'demo/steady_time.py': 'the origin of times in a report',
-    'tools/doctor/link_probe.py': 'how long a certificate is still valid',
+    'tools/doctor/link.py': 'how long a certificate is still valid',
     'tools/doctor/clocks.py': 'whether the system clock steps is what it measures',
     'router/monitoring/local_time.py': 'texts for people, and what a store keeps for them',
     'trace/writing/open_trace.py': 'the header of a trace, and its name',

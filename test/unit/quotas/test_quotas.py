@@ -14,9 +14,8 @@ from hypothesis.stateful import initialize, invariant, rule, RuleBasedStateMachi
 import pytest
 
 from lerobot_serve.quotas import quotas as quotas_module
-from lerobot_serve.quotas.quotas import Quotas
+from lerobot_serve.quotas.quotas import Quotas, TokenBucket
 from lerobot_serve.quotas.rules import parse_quotas, Resource
-from lerobot_serve.quotas.token_bucket import TokenBucket
 
 SECOND = 10**9
 TEN = 'robot *: 10 requests/s'

@@ -13,7 +13,7 @@ import pytest
 from support.versions.version_rig import version
 from support.waiting import wait_until
 
-from lerobot_serve.access import wrong_tokens
+from lerobot_serve.access import token_file
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.versions.errors import FetchError, StoreError, VersionInUse
 from lerobot_serve.versions.store import Store
@@ -188,8 +188,8 @@ def test_silent_connections_keep_no_reader_out(start, manifest):
 
 
 def test_replies_to_wrong_tokens_wait_and_keep_no_reader_out(start, manifest, monkeypatch):
-    monkeypatch.setattr(wrong_tokens, 'FIRST_DELAY_S', 60.0)
-    monkeypatch.setattr(wrong_tokens, 'LONGEST_DELAY_S', 60.0)
+    monkeypatch.setattr(token_file, 'FIRST_DELAY_S', 60.0)
+    monkeypatch.setattr(token_file, 'LONGEST_DELAY_S', 60.0)
     server = start(connections=2, tokens=TOKENS)
     request = b'GET /versions.json HTTP/1.1\r\nAuthorization: Bearer wrong\r\n\r\n'
     wrong = [connected(server) for _ in range(2)]

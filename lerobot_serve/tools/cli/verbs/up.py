@@ -64,7 +64,6 @@ def up(
 
 def planned(fleet: str) -> tuple[tuple[FleetProcess, ...], Path, str]:
     """Return the processes of a fleet file, its path and its text. Raises UserError."""
-    from lerobot_serve.tools.fleet.fleet_file import read_fleet
     from lerobot_serve.tools.fleet.own_state import with_own_state
     from lerobot_serve.tools.fleet.plan import fleet_plan
     from lerobot_serve.tools.fleet.shipped import FLEETS, shipped_or_path
@@ -72,7 +71,7 @@ def planned(fleet: str) -> tuple[tuple[FleetProcess, ...], Path, str]:
     path = shipped_or_path('fleet file', fleet, Path.cwd(), FLEETS)
     text = read_text(path)
     # what is printed is what `up` would start
-    plan = fleet_plan(read_fleet(text, fleet), path.parent)
+    plan = fleet_plan(text, fleet, path.parent)
     return with_own_state(plan, path, ros_home().absolute()), path, text
 
 

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from lerobot_serve.access.token_file import Tokens
-from lerobot_serve.access.wrong_tokens import WrongTokens
+from lerobot_serve.access.token_file import Tokens, WrongTokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.files.parsing import from_json
 from lerobot_serve.tools.dashboard.access.rules import access, Asked, is_same_origin, TokenState

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+from support.tools.findings import listed
 
 from lerobot_serve.requirements import FROM_ROS, missing_packages, REQUIREMENTS
 from lerobot_serve.tools.doctor import clocks, environment
@@ -60,168 +61,55 @@ def test_a_good_machine_is_well():
 
 
 TROUBLES = [
-    # machine, finding, verdict, what is found, what is to do
-    (changed(variables={}), 'ROS', 'warning', 'ROS_DISTRO', 'setup.bash'),
-    (variables(ROS_DISTRO='foxy'), 'ROS', 'warning', 'foxy', 'jazzy'),
-    (changed(missing=frozenset(['simplejpeg'])), 'package simplejpeg', 'failure', 'not', 'pip'),
-    (changed(missing=frozenset(['lerobot'])), 'package lerobot', 'failure', 'not', 'pip install'),
-    (changed(missing=frozenset(['std_srvs'])), 'ROS', 'failure', 'std_srvs', 'rosdep install'),
-    (changed(missing=frozenset(FROM_ROS)), 'ROS', 'failure', 'no rclpy', '`make shell`'),
-    (changed(missing=frozenset(['mcap'])), 'package mcap', 'warning', 'bags', 'mcap=='),
-    (variables(ROS_DOMAIN_ID='abc'), 'ROS_DOMAIN_ID', 'failure', "'abc'", 'ROS_DOMAIN_ID=N'),
-    (variables(ROS_DOMAIN_ID='-1'), 'ROS_DOMAIN_ID', 'failure', "'-1'", 'ROS_DOMAIN_ID=N'),
-    (variables(ROS_DOMAIN_ID='233'), 'ROS_DOMAIN_ID', 'failure', '0 to 232', 'ROS_DOMAIN_ID=N'),
-    (variables(ROS_DOMAIN_ID='150'), 'ROS_DOMAIN_ID', 'warning', 'ports', 'ROS_DOMAIN_ID=N'),
-    (variables(ROS_LOCALHOST_ONLY='1'), 'discovery', 'warning', 'other', 'unset ROS_LOCALHOST'),
-    (
-        variables(ROS_AUTOMATIC_DISCOVERY_RANGE='LOCALHOST'),
-        'discovery',
-        'warning',
-        'other machines',
-        'unset ROS_AUTOMATIC',
+    changed(variables={}),
+    variables(ROS_DISTRO='foxy'),
+    changed(missing=frozenset(['simplejpeg'])),
+    changed(missing=frozenset(['lerobot'])),
+    changed(missing=frozenset(['std_srvs'])),
+    changed(missing=frozenset(FROM_ROS)),
+    changed(missing=frozenset(['mcap'])),
+    variables(ROS_DOMAIN_ID='abc'),
+    variables(ROS_DOMAIN_ID='-1'),
+    variables(ROS_DOMAIN_ID='233'),
+    variables(ROS_DOMAIN_ID='150'),
+    variables(ROS_LOCALHOST_ONLY='1'),
+    variables(ROS_AUTOMATIC_DISCOVERY_RANGE='LOCALHOST'),
+    variables(ROS_AUTOMATIC_DISCOVERY_RANGE='OFF'),
+    variables(ROS_AUTOMATIC_DISCOVERY_RANGE='OFF', ROS_STATIC_PEERS='10.0.0.7'),
+    variables(ROS_LOCALHOST_ONLY='1', ROS_STATIC_PEERS='10.0.0.7'),
+    variables(ROS_LOCALHOST_ONLY='1', ROS_AUTOMATIC_DISCOVERY_RANGE='OFF'),
+    # ROS compares the case, too
+    variables(ROS_AUTOMATIC_DISCOVERY_RANGE='subnet'),
+    variables(ROS_DISCOVERY_SERVER='10.0.0.5:11811'),
+    variables(ROS_AUTOMATIC_DISCOVERY_RANGE='WORLD'),
+    replace(
+        variables(FASTRTPS_DEFAULT_PROFILES_FILE='/gone.xml'),
+        missing_profiles=frozenset(['/gone.xml']),
     ),
-    (
-        variables(ROS_AUTOMATIC_DISCOVERY_RANGE='OFF'),
-        'discovery',
-        'failure',
-        'nodes do not discover each other',
-        'or set it to LOCALHOST and list the machines in ROS_STATIC_PEERS',
-    ),
-    (
-        variables(ROS_AUTOMATIC_DISCOVERY_RANGE='OFF', ROS_STATIC_PEERS='10.0.0.7'),
-        'discovery',
-        'failure',
-        'ROS_STATIC_PEERS is ignored',
-        'or set it to LOCALHOST',
-    ),
-    (
-        variables(ROS_LOCALHOST_ONLY='1', ROS_STATIC_PEERS='10.0.0.7'),
-        'discovery',
-        'warning',
-        'ROS_STATIC_PEERS is ignored',
-        'unset ROS_LOCALHOST_ONLY',
-    ),
-    (
-        variables(ROS_LOCALHOST_ONLY='1', ROS_AUTOMATIC_DISCOVERY_RANGE='OFF'),
-        'discovery',
-        'warning',
-        'ROS_LOCALHOST_ONLY is 1',
-        'unset ROS_LOCALHOST_ONLY',
-    ),
-    (
-        # ROS compares the case, too
-        variables(ROS_AUTOMATIC_DISCOVERY_RANGE='subnet'),
-        'discovery',
-        'warning',
-        "'subnet', which is not a valid value: ROS takes LOCALHOST",
-        'SUBNET',
-    ),
-    (
-        variables(ROS_DISCOVERY_SERVER='10.0.0.5:11811'),
-        'discovery',
-        'warning',
-        '10.0.0.5:11811',
-        'ROS_SUPER_CLIENT=TRUE',
-    ),
-    (
-        variables(ROS_AUTOMATIC_DISCOVERY_RANGE='WORLD'),
-        'discovery',
-        'warning',
-        "'WORLD'",
-        'SUBNET',
-    ),
-    (
-        replace(
-            variables(FASTRTPS_DEFAULT_PROFILES_FILE='/gone.xml'),
-            missing_profiles=frozenset(['/gone.xml']),
-        ),
-        'profile of Fast DDS',
-        'failure',
-        '/gone.xml',
-        'unset FASTRTPS_DEFAULT_PROFILES_FILE',
-    ),
-    (changed(shared_memory=None), 'shared memory', 'failure', 'no /dev/shm', '--shm-size'),
-    (
-        changed(shared_memory=FileSystemSpace(8 * MIB, 64 * MIB)),
-        'shared memory',
-        'failure',
-        '8 of 64 MiB',
-        '--shm-size',
-    ),
-    (
-        changed(shared_memory=FileSystemSpace(60 * MIB, 64 * MIB)),
-        'shared memory',
-        'warning',
-        'room for 7 nodes',
-        '--shm-size',
-    ),
-    (
-        changed(shared_memory=FileSystemSpace(512 * MIB, 512 * MIB, writable=False)),
-        'shared memory',
-        'failure',
-        'written',
-        'chmod',
-    ),
-    (
-        changed(deaf={4711: '/opt/driver --fast'}),
-        'receive queues',
-        'failure',
-        '4711: /opt/driver --fast',
-        'start them again',
-    ),
-    (
-        changed(receive_buffer_bytes=212992),
-        'network buffers',
-        'warning',
-        'rmem_max is 212992',
-        'sysctl -w net.core.rmem_max=4194304,',
-    ),
-    (
-        changed(send_buffer_bytes=212992),
-        'network buffers',
-        'warning',
-        'wmem_max is 212992',
-        'sysctl -w net.core.wmem_max=4194304,',
-    ),
-    (changed(open_files=128), 'open files', 'failure', '128', 'ulimit -n 65536'),
-    (
-        changed(open_files=512, open_files_allowed=4096),
-        'open files',
-        'warning',
-        '512',
-        'ulimit -n 4096',
-    ),
+    changed(shared_memory=None),
+    changed(shared_memory=FileSystemSpace(8 * MIB, 64 * MIB)),
+    changed(shared_memory=FileSystemSpace(60 * MIB, 64 * MIB)),
+    changed(shared_memory=FileSystemSpace(512 * MIB, 512 * MIB, writable=False)),
+    changed(deaf={4711: '/opt/driver --fast'}),
+    changed(receive_buffer_bytes=212992),
+    changed(send_buffer_bytes=212992),
+    changed(open_files=128),
+    changed(open_files=512, open_files_allowed=4096),
+]
+MIDDLEWARES_IN_TROUBLE = [
+    MiddlewareFacts(error='the log folder'),
+    MiddlewareFacts('rmw_cyclonedds_cpp', 'x is in use'),
+    MiddlewareFacts('rmw_fastrtps_cpp', COMPLAINT),
+    MiddlewareFacts('rmw_fastrtps_cpp', 'odd'),
 ]
 
 
-@pytest.mark.parametrize(('machine', 'name', 'verdict', 'found', 'remedy'), TROUBLES)
-def test_each_trouble_alone_is_found_with_its_remedy(machine, name, verdict, found, remedy):
-    findings = wrong(machine)
-    assert list(findings) == [name]
-    assert findings[name].verdict.value == verdict
-    assert found in findings[name].found
-    assert remedy in findings[name].remedy
-
-
-@pytest.mark.parametrize(
-    ('middleware', 'name', 'verdict', 'remedy'),
-    [
-        (MiddlewareFacts(error='the log folder'), 'ROS', 'failure', 'fix the error'),
-        (
-            MiddlewareFacts('rmw_cyclonedds_cpp', 'x is in use'),
-            'middleware',
-            'warning',
-            'RMW_IMPLEM',
-        ),
-        (MiddlewareFacts('rmw_fastrtps_cpp', COMPLAINT), 'large messages', 'failure', 'Unset X'),
-        (MiddlewareFacts('rmw_fastrtps_cpp', 'odd'), 'large messages', 'failure', 'fastdds.xml'),
-    ],
-)
-def test_trouble_of_the_middleware(middleware, name, verdict, remedy):
-    findings = wrong(middleware=middleware)
-    assert list(findings) == [name]
-    assert findings[name].verdict.value == verdict
-    assert findings[name].remedy.startswith(remedy) or remedy in findings[name].remedy
+@pytest.mark.golden
+def test_each_trouble_alone_is_found_with_its_remedy(golden):
+    found = [wrong(machine) for machine in TROUBLES]
+    found += [wrong(middleware=each) for each in MIDDLEWARES_IN_TROUBLE]
+    assert {len(findings) for findings in found} == {1}
+    golden.holds('doctor/environment.txt', listed(each for one in found for each in one.values()))
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,10 @@ from support.nodes.zenoh_links import free_endpoint
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.doctor.finding import Finding, FindingLevel
-from lerobot_serve.tools.doctor.link import check_link, LinkFacts
-from lerobot_serve.tools.doctor.link_probe import probe_link
+from lerobot_serve.tools.doctor.link import check_link, LinkFacts, probe_link
 from lerobot_serve.tools.keys.identity import KeyRole
 from lerobot_serve.tools.keys.site import make_site, opened_site
-from lerobot_serve.tools.link.participants import Participant
-from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
+from lerobot_serve.tools.link.survey import LinkSurvey, Participant, ServerAnswers
 from lerobot_serve.zenoh.credentials import check_credentials, Credentials
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
@@ -178,9 +176,7 @@ def test_an_endpoint_that_is_none_is_a_failure_without_a_survey():
 
 
 def test_without_eclipse_zenoh_the_remedy_is_pip(monkeypatch):
-    monkeypatch.setattr(
-        'lerobot_serve.tools.doctor.link_probe.survey_link', raises_module_not_found
-    )
+    monkeypatch.setattr('lerobot_serve.tools.doctor.link.survey_link', raises_module_not_found)
     (finding,) = check_link(probe_link(ZenohSettings(connect=(HERE,)), 'doctor', 0.1))
     assert finding.verdict is FindingLevel.FAILURE
     assert 'pip install eclipse-zenoh' in finding.remedy

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 from support.edge.robot_rig import ROBOTS, SIM_ARM
+from support.tools.findings import listed
 
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.tools.doctor.finding import FindingLevel
@@ -41,45 +42,22 @@ def heard(
     )
 
 
-def test_a_topic_that_is_alive_tells_its_rate():
-    finding = check_input(heard(0, 33, 66, 99))
-    assert finding.verdict is FindingLevel.OK
-    assert '30.3 Hz' in finding.found
+INPUTS = [
+    heard(0, 33, 66, 99),
+    heard(publishers=()),
+    heard(publishers=(TopicEndpoint('/camera_driver', OTHER),)),
+    heard(publishers=(TopicEndpoint('/camera_driver', KIND, 'reliability'),)),
+    heard(),
+    heard(0, 33, decode_error="no ['pan']"),
+    heard(0, 500, 1000),
+    heard(7),
+    heard(0, 10, 20, 30, 150, 160),
+]
 
 
-@pytest.mark.parametrize(
-    ('seen', 'verdict', 'found', 'remedy'),
-    [
-        (heard(publishers=()), 'failure', 'no publisher on /front', '--namespace'),
-        (
-            heard(publishers=(TopicEndpoint('/camera_driver', OTHER),)),
-            'failure',
-            f'published as {OTHER}, the robot file has {KIND}',
-            'correct type',
-        ),
-        (
-            heard(publishers=(TopicEndpoint('/camera_driver', KIND, 'reliability'),)),
-            'failure',
-            'QoS of /camera_driver does not match: reliability',
-            'qos_overrides',
-        ),
-        (heard(), 'failure', 'published by /camera_driver', 'log of /camera_driver'),
-        (
-            heard(0, 33, decode_error="no ['pan']"),
-            'failure',
-            "cannot be decoded: no ['pan']",
-            'robot file',
-        ),
-        (heard(0, 500, 1000), 'failure', '2.0 Hz, with 0.50 s', 'max_age_s'),
-        (heard(7), 'failure', 'one message, with 2.00 s', 'max_age_s'),
-        (heard(0, 10, 20, 30, 150, 160), 'warning', 'with 0.12 s', 'max_age_s'),
-    ],
-)
-def test_each_trouble_of_a_topic_has_its_remedy(seen, verdict, found, remedy):
-    finding = check_input(seen)
-    assert finding.verdict.value == verdict
-    assert found in finding.found
-    assert remedy in finding.remedy
+@pytest.mark.golden
+def test_each_trouble_of_a_topic_has_its_remedy(golden):
+    golden.holds('doctor/inputs.txt', listed(map(check_input, INPUTS)))
 
 
 def test_one_message_is_enough_for_an_input_that_may_be_slow():
@@ -94,139 +72,98 @@ def commands(*subscribers: TopicEndpoint, publishers: tuple[str, ...] = ()) -> C
     return CommandTopic('/joint_trajectory', TYPE, subscribers, publishers)
 
 
-@pytest.mark.parametrize(
-    ('seen', 'verdicts', 'found'),
-    [
-        (commands(TAKER), ['ok'], 'subscribed by /arm_controller'),
-        (commands(), ['failure'], 'no subscriber on /joint_trajectory'),
-        (commands(TopicEndpoint('/arm', OTHER)), ['failure'], f'is subscribed as {OTHER}'),
-        (
-            replace(
-                commands(),
-                alternatives=(('/arm/commands', OTHER), ('/arm/joint_trajectory', TYPE)),
-            ),
-            ['failure'],
-            f'with a subscriber: /arm/commands ({OTHER}), /arm/joint_trajectory ({TYPE})',
-        ),
-        (
-            commands(TopicEndpoint('/arm', TYPE, 'durability')),
-            ['failure'],
-            'does not match: durability',
-        ),
-        (commands(TopicEndpoint('/arm', OTHER), TAKER), ['ok'], 'subscribed by /arm_controller'),
-        (commands(TAKER, publishers=('/robot_1/edge_controller',)), ['ok'], 'subscribed by'),
-        (commands(TAKER, publishers=('/teleop',)), ['ok', 'warning'], '/teleop also publishes'),
-    ],
-)
-def test_who_takes_commands_and_who_else_gives_them(seen, verdicts, found):
-    findings = check_commands(seen)
-    assert [finding.verdict.value for finding in findings] == verdicts
-    assert found in findings[-1].found
+ELSEWHERE = ('/arm/commands', OTHER), ('/arm/joint_trajectory', TYPE)
+COMMANDS = [
+    commands(TAKER),
+    commands(),
+    commands(TopicEndpoint('/arm', OTHER)),
+    commands(TopicEndpoint('/base', 'geometry_msgs/TwistStamped')),
+    replace(commands(), alternatives=ELSEWHERE),
+    commands(TopicEndpoint('/arm', TYPE, 'durability')),
+    commands(TopicEndpoint('/arm', OTHER), TAKER),
+    commands(TAKER, publishers=('/robot_1/edge_controller',)),
+    commands(TAKER, publishers=('/teleop',)),
+]
+
+
+@pytest.mark.golden
+def test_who_takes_commands_and_who_else_gives_them(golden):
+    found = [finding for seen in COMMANDS for finding in check_commands(seen)]
+    golden.holds('doctor/commands.txt', listed(found))
 
 
 def manager(*controllers: ControllerFacts, enforces: bool | None = True) -> ControllerManagerFacts:
     return ControllerManagerFacts('/controller_manager', enforces, controllers)
 
 
-def judged(found: ControllerManagerFacts, robot=POSITIONS) -> list[str]:
-    return [finding.verdict.value for finding in ros2_control.check_controllers([found], robot)]
-
-
-def test_no_manager_is_nothing_to_check():
-    (finding,) = ros2_control.check_controllers([], POSITIONS)
-    assert finding.verdict is FindingLevel.SKIPPED
-
-
-@pytest.mark.parametrize(
-    ('found', 'verdict', 'remedy'),
-    [
-        (manager(), 'ok', ''),
-        (manager(enforces=False), 'failure', 'enforce_command_limits: true'),
-        (manager(enforces=None), 'warning', 'update ros2_control'),
-        (ControllerManagerFacts('/controller_manager', error='no answer'), 'warning', 'hangs'),
-    ],
-)
-def test_limits_that_are_not_enforced(found, verdict, remedy):
-    (finding,) = ros2_control.check_controllers([found], None)
-    assert finding.verdict.value == verdict
-    assert remedy in finding.remedy
-    assert '/controller_manager' in finding.name
-
-
 def controller(*, subscribes_commands: bool = True, **parameters: object) -> ControllerFacts:
     return ControllerFacts('/base', parameters, subscribes_commands)
 
 
-@pytest.mark.parametrize('key', TIMEOUTS)
-@pytest.mark.parametrize(
-    ('value', 'takes', 'robot', 'verdict'),
-    [
-        (0.5, True, VELOCITIES, 'ok'),
-        (0.0, True, VELOCITIES, 'failure'),
-        (0.0, True, POSITIONS, 'warning'),
-        (0.0, False, VELOCITIES, 'warning'),
-        # without a robot file nobody knows what it would do
-        (0.0, False, None, 'failure'),
-        (30.0, True, VELOCITIES, 'warning'),
-        ('soon', True, VELOCITIES, 'warning'),
-        (float('nan'), True, VELOCITIES, 'warning'),
-        (True, True, VELOCITIES, 'warning'),
-    ],
-)
-def test_timeouts_of_controllers(key, value, takes, robot, verdict):
-    found = manager(controller(subscribes_commands=takes, **{key: value}))
-    assert judged(found, robot) == ['ok', verdict]
-    finding = ros2_control.check_controllers([found], robot)[1]
-    assert finding.name == f'/base {key}'
-    assert (f'set {key}: 0.5' in finding.remedy) is (verdict != 'ok')
-
-
-@pytest.mark.parametrize(
-    ('takes', 'robot', 'verdicts'),
-    [
-        (True, VELOCITIES, ['ok', 'warning']),
-        (True, POSITIONS, ['ok']),
-        (False, VELOCITIES, ['ok']),
-    ],
-)
-def test_controllers_that_have_no_timeout(takes, robot, verdicts):
-    assert judged(manager(controller(subscribes_commands=takes)), robot) == verdicts
-
-
-def test_the_remedy_names_type_and_topic_that_are_taken():
-    (found,) = check_commands(commands(TopicEndpoint('/base', 'geometry_msgs/TwistStamped')))
-    assert 'set `type: geometry_msgs/TwistStamped`' in found.remedy
-    elsewhere = (('/arm/commands', OTHER), ('/arm/joint_trajectory', TYPE))
-    (found,) = check_commands(replace(commands(), alternatives=elsewhere))
-    assert f'set `topic: /arm/joint_trajectory` and `type: {TYPE}`' in found.remedy
-
-
 ARRAYS = load(ROBOTS / 'so101.yaml')
 JOINTS = list(ARRAYS.action_joints)
+SPLINES = 'interpolate_from_desired_state'
+MANAGERS = [
+    ([], POSITIONS),
+    ([manager()], None),
+    ([manager(enforces=False)], None),
+    ([manager(enforces=None)], None),
+    ([ControllerManagerFacts('/controller_manager', error='no answer')], None),
+]
+# what a controller is, whether it takes the commands, and of which robot
+CONTROLLERS = [
+    *(
+        ({key: value}, takes, robot)
+        for key in TIMEOUTS
+        for value, takes, robot in (
+            (0.5, True, VELOCITIES),
+            (0.0, True, VELOCITIES),
+            (0.0, True, POSITIONS),
+            (0.0, False, VELOCITIES),
+            # without a robot file nobody knows what it would do
+            (0.0, False, None),
+            (30.0, True, VELOCITIES),
+            ('soon', True, VELOCITIES),
+            (float('nan'), True, VELOCITIES),
+            (True, True, VELOCITIES),
+        )
+    ),
+    ({}, True, VELOCITIES),
+    ({}, True, POSITIONS),
+    ({}, False, VELOCITIES),
+    *(
+        (parameters, takes, robot)
+        for robot, parameters in (
+            (POSITIONS, {SPLINES: False}),
+            (POSITIONS, {SPLINES: True}),
+            # it sends no trajectories
+            (ARRAYS, {SPLINES: False}),
+            (POSITIONS, {'joints': JOINTS[::-1]}),
+            (POSITIONS, {'joints': JOINTS[1:]}),
+            (ARRAYS, {'joints': JOINTS}),
+            (ARRAYS, {'joints': JOINTS[::-1]}),
+            (VELOCITIES, {'joints': JOINTS, 'cmd_vel_timeout': 0.5}),
+        )
+        for takes in (True, False)
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ('robot', 'parameters', 'verdicts'),
-    [
-        (POSITIONS, {'interpolate_from_desired_state': False}, ['ok', 'warning']),
-        (POSITIONS, {'interpolate_from_desired_state': True}, ['ok', 'ok']),
-        # it sends no trajectories
-        (ARRAYS, {'interpolate_from_desired_state': False}, ['ok']),
-        (POSITIONS, {'joints': JOINTS[::-1]}, ['ok', 'ok']),
-        (POSITIONS, {'joints': JOINTS[1:]}, ['ok', 'failure']),
-        (ARRAYS, {'joints': JOINTS}, ['ok', 'ok']),
-        (ARRAYS, {'joints': JOINTS[::-1]}, ['ok', 'failure']),
-        (VELOCITIES, {'joints': JOINTS, 'cmd_vel_timeout': 0.5}, ['ok', 'ok']),
-    ],
-)
-def test_what_a_controller_does_with_commands_is_compared(robot, parameters, verdicts):
-    assert judged(manager(controller(**parameters)), robot) == verdicts
-    assert judged(manager(controller(subscribes_commands=False, **parameters)), robot)[0] == 'ok'
-
-
-def test_a_controller_that_does_not_answer_is_told():
-    found = manager(ControllerFacts('/base', {}, True, 'no answer'))
-    assert judged(found) == ['ok', 'warning']
+@pytest.mark.golden
+def test_what_is_said_of_managers_and_controllers(golden):
+    cases = [(f'manager {number}', *case) for number, case in enumerate(MANAGERS)]
+    cases.append(('no answer', [manager(ControllerFacts('/base', {}, True, 'no answer'))], None))
+    for parameters, takes, robot in CONTROLLERS:
+        name = f'{parameters}{" takes commands" if takes else ""} of {robot and robot.name}'
+        found = manager(controller(subscribes_commands=takes, **parameters))
+        cases.append((name, [found], robot))
+    golden.holds(
+        'doctor/ros2_control.txt',
+        '\n'.join(
+            f'{name}\n{listed(ros2_control.check_controllers(found, robot))}'
+            for name, found, robot in cases
+        ),
+    )
 
 
 ENDS = st.lists(

@@ -16,7 +16,6 @@ from support.paths import REPOSITORY
 import yaml
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.fleet.fleet_file import read_fleet
 from lerobot_serve.tools.fleet.output.launch_file import launch_text
 from lerobot_serve.tools.fleet.output.systemd_units import quoted, unit_files
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess, Stage
@@ -29,7 +28,7 @@ EXECUTABLE = Path(sys.executable)
 
 def plans() -> list[tuple[FleetProcess, ...]]:
     shipped = [
-        fleet_plan(read_fleet(path.read_text(), path.name), path.parent)
+        fleet_plan(path.read_text(), path.name, path.parent)
         for path in sorted(FLEETS.glob('*.yaml'))
     ]
     awkward = FleetProcess('r', Stage.ROBOT, 'edge_controller', 'r', AWKWARD, 'warn')

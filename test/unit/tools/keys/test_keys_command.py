@@ -8,6 +8,7 @@ import errno
 import json
 import os
 from pathlib import Path
+import re
 import subprocess
 import sys
 
@@ -241,12 +242,55 @@ def test_list_shows_state_and_expiry(run, site):
     assert day in run('list')[1] or day in found['keys'][0]['expires']
 
 
-@pytest.mark.parametrize('content', ['', '[]', '{"site": "lab"}', '{"site": "*", "keys": []}'])
-def test_a_damaged_list_is_named(run, site, content):
-    (site / 'site.json').write_text(content)
+@pytest.mark.parametrize(
+    ('old', 'new', 'reason'),
+    [
+        (r'(?s).*', '', 'site.json: not JSON (Expecting value'),
+        (r'(?s).*', '[]', 'site.json: must be a group of site, keys, got []'),
+        (r'(?s).*', '{"site": "lab"}', 'site.json: keys is missing'),
+        (r'(?s).*', '{"site": "*", "keys": []}', 'zenoh_site'),
+        ('"robot"', '"robt"', 'keys[0]: role must be one of robot, router, server, operator'),
+        ('"is_revoked": false', '"is_revoked": 0', 'keys[0]: is_revoked must be true or false'),
+        ('"is_revoked": false,', '', 'keys[0]: is_revoked is missing'),
+        ('"hosts": .*,', '"hosts": "a",', 'keys[0]: hosts must be a list, each a text'),
+        (r'"generation": 1', '"generation": 0', 'generation must be a whole number of at least 1'),
+        (r'\+00:00', '', 'keys[0]: expires must be a time with its offset to UTC'),
+        ('"site": "lab"', '"site": "lab", "site": "lab"', "not JSON (duplicate 'site')"),
+    ],
+)
+def test_a_damaged_list_is_named(run, site, old, new, reason):
+    run('robot', 'robot_1')
+    file = site / 'site.json'
+    file.write_text(re.sub(old, new, file.read_text(), count=1))
     status, _, said = run('list')
     assert status == 1
-    assert 'site.json' in said or 'zenoh_site' in said
+    assert reason in said
+    assert 'restore it from a backup, or make a new site' in said or reason == 'zenoh_site'
+
+
+LISTED = {
+    'site': 'lab',
+    'keys': [
+        {
+            'expires': '2031-01-01T00:00:00+00:00',
+            'hosts': ['10.0.0.5'],
+            'direct': True,
+            'is_revoked': True,
+            'role': 'server',
+            'name': 'a.policy_server',
+            'generation': 2,
+        }
+    ],
+}
+
+
+def test_the_list_of_an_earlier_release_is_read_and_written_as_it_was(run, site):
+    file = site / 'site.json'
+    text = json.dumps(LISTED, indent=1)
+    file.write_text(text)
+    assert 'server.a.policy_server~2  revoked  2031-01-01  10.0.0.5 (direct)' in run('list')[1]
+    assert run('revoke', 'server.a.policy_server')[0] == 0
+    assert file.read_text() == text
 
 
 def test_an_authority_that_others_read_signs_nothing(run, site):

@@ -5,11 +5,19 @@ from __future__ import annotations
 
 import pytest
 
-from lerobot_serve.tools.link.participants import is_token, Participant, participant
-from lerobot_serve.tools.link.rates import key_rates, KeyCount, KeyCounter, KeyRate
-from lerobot_serve.tools.link.reach import split
 from lerobot_serve.tools.link.report import link_report
-from lerobot_serve.tools.link.survey import LinkSurvey, ServerAnswers
+from lerobot_serve.tools.link.survey import (
+    is_token,
+    key_rates,
+    KeyCount,
+    KeyCounter,
+    KeyRate,
+    LinkSurvey,
+    Participant,
+    participant,
+    ServerAnswers,
+)
+from lerobot_serve.tools.link.watch import split
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 
 SERVER = Participant('lab', 'policy_server')

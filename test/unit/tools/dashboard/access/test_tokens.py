@@ -8,11 +8,13 @@ import stat
 
 import pytest
 
-from lerobot_serve.access.token_file import open_tokens, parsed_tokens, Tokens
-from lerobot_serve.access.wrong_tokens import (
+from lerobot_serve.access.token_file import (
     ADDRESSES,
     FORGET_S,
     LONGEST_DELAY_S,
+    open_tokens,
+    parsed_tokens,
+    Tokens,
     WrongTokens,
 )
 from lerobot_serve.errors import UserError
