@@ -367,7 +367,7 @@ class SharedState:
                 continue
             try:
                 views.append((member, reported(member.report)))
-            except (ValueError, KeyError, TypeError) as error:
+            except ValueError as error:
                 problems.append(f'the report of {member.name} cannot be read: {error!r}')
         return views, problems
 

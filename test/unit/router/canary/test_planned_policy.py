@@ -100,15 +100,6 @@ def test_it_waits_after_a_restart_of_the_router_too():
     assert_waits(world)
 
 
-def test_a_snapshot_of_an_older_version_is_for_its_candidate():
-    world = started()
-    snapshot = world.canary.snapshot()
-    del snapshot['planned_policy']
-    again = Canary(plan(), QUICK, GuardLimits())
-    assert again.restore(snapshot) == ''
-    assert again.record.planned_policy == NEW
-
-
 def test_a_plan_of_the_parameter_file_is_for_the_first_candidate():
     """Both slots serve the champion at first, as before the first rollout."""
     world = World()
