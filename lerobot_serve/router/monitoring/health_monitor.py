@@ -168,7 +168,7 @@ class HealthMonitor:
             self._publish(self._shadow_summary(core.feed))
 
     def _shadow_summary(self, feed: ShadowFeed) -> ShadowSummary:
-        summary = feed.summary()
+        summary = feed.comparator.summary()
         unmet = self._core.unmet_requirements(summary.shadow_policy)
         return shadow_summary(summary, unmet, feed.drops(), self._context.stamp())
 
