@@ -64,12 +64,11 @@ from lerobot_serve.router.settings import (
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
 from lerobot_serve.router.shadow.feed import ShadowFeed
 from lerobot_serve.router.shadow.qualification import Qualification
-from lerobot_serve.router.shadow.second_draw import SecondDraws
+from lerobot_serve.router.shadow.sessions import SecondDraws
 from lerobot_serve.router.shared_state.opening import open_state
 from lerobot_serve.router.shared_state.shared_state import SharedParts, SharedState
 from lerobot_serve.router.storage.content import COUNTED_UNTIL, counted_until, SPLIT
 from lerobot_serve.router.storage.decisions import DurableDecisions
-from lerobot_serve.router.storage.state_store import SharedStore, StateStore
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.trace.format.record_ids import RecordIds
 
@@ -122,7 +121,7 @@ class RouterCore:
                 source.current, source.given
             )
             self._build()
-            self.shared = self._share(store)
+            self.shared = self._share()
         except BaseException:
             self.writer.close()
             raise
@@ -201,17 +200,13 @@ class RouterCore:
         episode_id, what, slot = event
         return self.writer.record_episode((episode_id, what, ARM_OF_SLOT[slot]))
 
-    def _share(self, store: StateStore) -> SharedState | None:
+    def _share(self) -> SharedState | None:
         """Return what applies the decisions of other routers; None where there are none."""
         if self.follower is None:
             return None
-        assert isinstance(store, SharedStore)
-        self.writer.canary_base = store.canary_revision
+        self.writer.canary_base = self.follower.store.canary_revision
         return SharedState(
             SharedParts(
-                name=self._context.name,
-                run=store.router,
-                written=store.written,
                 follower=self.follower,
                 decisions=self.decisions,
                 table=self.table,

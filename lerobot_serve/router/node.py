@@ -41,14 +41,13 @@ from lerobot_serve.ros.topics.checked_subscription import create_checked_subscri
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.router.api.goal_router import GoalRouter
 from lerobot_serve.router.api.services import RouterServices
-from lerobot_serve.router.context import no_wait, NodeContext
+from lerobot_serve.router.context import format_local_time, no_wait, NodeContext
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring import metrics, reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.router.monitoring.local_time import format_local_time
 from lerobot_serve.router.monitoring.trace_recorder import make_recorder
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.ros.predict_chunk_proxy import PredictChunkProxy

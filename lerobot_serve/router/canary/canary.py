@@ -23,8 +23,15 @@ from lerobot_serve.router.canary.guards.rules import (
     rollback_reason,
     update_alarms,
 )
-from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms, WatchMinimum
-from lerobot_serve.router.canary.planned_policy import other_policy_text, plan_fit, PlanFit
+from lerobot_serve.router.canary.plan import (
+    CanaryPlan,
+    GuardLimits,
+    other_policy_text,
+    plan_fit,
+    PlanFit,
+    Terms,
+    WatchMinimum,
+)
 from lerobot_serve.router.canary.record import (
     CanaryEvent,
     CanaryRecord,

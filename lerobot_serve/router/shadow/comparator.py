@@ -24,6 +24,7 @@ from lerobot_serve.router.shadow.divergence import (
     Divergence,
     divergence,
     Incomparable,
+    PolicySpread,
     shared_rows,
 )
 from lerobot_serve.router.shadow.qualification import Qualification
@@ -34,7 +35,6 @@ from lerobot_serve.router.shadow.sample_joiner import (
     RequestKey,
     SampleJoiner,
 )
-from lerobot_serve.router.shadow.spread import PolicySpread
 from lerobot_serve_interfaces.msg import ShadowSummary
 
 SAMPLES_LIMIT = 4096

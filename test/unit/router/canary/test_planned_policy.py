@@ -9,8 +9,8 @@ import pytest
 from support.router.canary_rig import NEW, OLD, plan, QUICK, started, whats, World
 
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
-from lerobot_serve.router.canary.plan import GuardLimits
-from lerobot_serve.router.canary.planned_policy import (
+from lerobot_serve.router.canary.plan import (
+    GuardLimits,
     other_policy_text,
     plan_fit,
     PLAN_FITS,

@@ -9,7 +9,7 @@ import pytest
 from support.router.shadow_rig import CALM, key, LIVE, ramp, run, SHADOW, World
 
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.router.shadow.spread import POLICIES_LIMIT, PolicySpread, WINDOW_DRAWS
+from lerobot_serve.router.shadow.divergence import POLICIES_LIMIT, PolicySpread, WINDOW_DRAWS
 
 
 def test_before_the_first_draw_it_is_not_known():
