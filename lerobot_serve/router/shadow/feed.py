@@ -18,7 +18,7 @@ import threading
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
-from lerobot_serve.contract.data_path.chunk import ReplySummary
+from lerobot_serve.contract.data_path.chunk import Chunk, ReplySummary
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Envelope, Header
 from lerobot_serve.contract.errors import Malformed, Unencodable
@@ -235,23 +235,22 @@ class ShadowFeed(RequestObserver):
             self._drop(error.reason)
 
     def _record_shadow(self, raw: bytes, arrived_ns: int) -> None:
-        try:
-            chunk = wire_chunk.decode(raw)
-        except Malformed as error:
-            self._drop(error.reason)
-            return
-        if chunk.status == Status.NO_SESSION:
-            self._sessions.forget(chunk.client_id)
-        self.comparator.on_shadow_chunk(chunk, arrived_ns)
+        if chunk := self._reply(raw):
+            self.comparator.on_shadow_chunk(chunk, arrived_ns)
 
     def _record_second_draw(self, raw: bytes, arrived_ns: int) -> None:
+        if chunk := self._reply(raw):
+            client_id = chunk.client_id.removesuffix(SECOND_DRAW_SUFFIX)
+            key = RequestKey(client_id, chunk.header.session_epoch, chunk.header.seq)
+            self.comparator.on_second_draw(key, chunk, arrived_ns)
+
+    def _reply(self, raw: bytes) -> Chunk | None:
+        """Return a reply, and forget its session if it has none; None if it cannot be read."""
         try:
             chunk = wire_chunk.decode(raw)
         except Malformed as error:
             self._drop(error.reason)
-            return
+            return None
         if chunk.status == Status.NO_SESSION:
             self._sessions.forget(chunk.client_id)
-        client_id = chunk.client_id.removesuffix(SECOND_DRAW_SUFFIX)
-        key = RequestKey(client_id, chunk.header.session_epoch, chunk.header.seq)
-        self.comparator.on_second_draw(key, chunk, arrived_ns)
+        return chunk
