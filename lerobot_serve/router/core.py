@@ -103,7 +103,7 @@ class RouterCore:
         context: NodeContext,
     ) -> None:
         """Open the store and build the router. Raises StoreRefused."""
-        self.drops, self._links, self._context = drops, links, context
+        self.drops, self.links, self._context = drops, links, context
         self.recorder, self.jobs = links.recorder, JobQueue()
         # whether sessions and requests are accepted; whether refusals are with DRAINING
         self.is_open = self.is_drained = False
@@ -140,10 +140,10 @@ class RouterCore:
             content.shadow, self.writer.save_shadow_record, context.log_warning
         )
         self.feed = self._make_feed()
-        self._publisher = DecisionPublisher(self._links.publish, self.drops, context)
+        self._publisher = DecisionPublisher(self.links.publish, self.drops, context)
         own = (self.recorder, self._publisher, self.feed)
-        observer = RequestObservers(each for each in (*own, *self._links.observers) if each)
-        self._call_pool = ReplicaCallPool(self._links.clients)
+        observer = RequestObservers(each for each in (*own, *self.links.observers) if each)
+        self._call_pool = ReplicaCallPool(self.links.clients)
         self.session_manager = SessionManager(
             self.table,
             self._call_pool,
@@ -159,7 +159,7 @@ class RouterCore:
         self.dispatcher = Dispatcher(
             table,
             self._placement,
-            self._links.transport,
+            self.links.transport,
             observer,
             self.drops,
             self._reopen_session,
@@ -241,7 +241,7 @@ class RouterCore:
         return table
 
     def _make_feed(self) -> ShadowFeed | None:
-        links = self._links.shadow
+        links = self.links.shadow
         if links is None:
             return None
         return ShadowFeed(
@@ -566,7 +566,7 @@ class RouterCore:
 
     def _publish_comparison(self, found: ShadowComparison, action_names: tuple[str, ...]) -> None:
         """Publish and record a comparison. Thread `shadow`."""
-        self._links.publish(shadow_divergence(found, action_names, self._context.stamp()))
+        self.links.publish(shadow_divergence(found, action_names, self._context.stamp()))
         if self.recorder:
             self.recorder.shadow(found, action_names)
 

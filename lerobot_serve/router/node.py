@@ -53,7 +53,7 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.ros.predict_chunk_proxy import PredictChunkProxy
 from lerobot_serve.router.ros.replica_links import open_replica_links, open_shadow_links
 from lerobot_serve.router.ros.router_publishers import RouterPublishers
-from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
+from lerobot_serve.router.runtime import RouterRuntime
 from lerobot_serve.router.storage.decisions import live_changes
 from lerobot_serve.router.thread_group import ThreadGroup
 from lerobot_serve.state_folder import state_folder
@@ -234,8 +234,7 @@ class PolicyRouter(LifecycleNode):
             raise
         if before := live_changes(parameters, core.parameters):
             self._settings.set_own(**before)
-        connections = RouterConnections(replicas, shadow, self._publish)
-        self._routing = RouterRuntime(core, connections, threads, context)
+        self._routing = RouterRuntime(core, replicas, threads, context)
         # live parameters may have changed meanwhile
         self._change(self._settings.current)
         self._set_state(ServerStatus.INACTIVE, 'configured; activate it to route')
