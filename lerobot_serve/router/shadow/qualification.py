@@ -61,10 +61,6 @@ class ShadowRecord(Struct):
     def spreads_mean(self) -> float:
         return self.spreads_sum / self.spreads_count if self.spreads_count else nan
 
-    @property
-    def latency_mean_ms(self) -> float:
-        return self.latency_sum_ms / self.samples if self.samples else nan
-
     def add_episode(self, episode_id: str) -> None:
         if not episode_id:
             return
