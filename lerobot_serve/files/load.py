@@ -196,8 +196,9 @@ def _parts(kind: Any, value: Any) -> Iterator[tuple[Any, Any, str | int]]:
         for name, each in value.items():
             yield get_args(kind)[1], each, str(name)
     elif isinstance(value, list) and get_origin(kind) in (list, tuple):
+        of_each = [each for each in get_args(kind) if each is not ...]
         for number, each in enumerate(value):
-            yield get_args(kind)[0], each, number
+            yield of_each[min(number, len(of_each) - 1)], each, number
 
 
 def _member(union: Any, value: Any) -> Any:

@@ -5,8 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 from builtin_interfaces.msg import Time
+
+
+def format_local_time() -> str:
+    """Return date and time of day with the offset, for example 2026-11-20 14:03:09+01:00."""
+    return datetime.now().astimezone().isoformat(' ', 'seconds')
 
 
 def no_wait(why: str, seconds: float) -> bool:

@@ -64,12 +64,11 @@ from lerobot_serve.router.settings import (
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
 from lerobot_serve.router.shadow.feed import ShadowFeed
 from lerobot_serve.router.shadow.qualification import Qualification
-from lerobot_serve.router.shadow.second_draw import SecondDraws
+from lerobot_serve.router.shadow.sessions import SecondDraws
 from lerobot_serve.router.shared_state.opening import open_state
 from lerobot_serve.router.shared_state.shared_state import SharedParts, SharedState
 from lerobot_serve.router.storage.content import COUNTED_UNTIL, counted_until, SPLIT
 from lerobot_serve.router.storage.decisions import DurableDecisions
-from lerobot_serve.router.storage.state_store import SharedStore, StateStore
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.trace.format.record_ids import RecordIds
 
@@ -104,7 +103,7 @@ class RouterCore:
         context: NodeContext,
     ) -> None:
         """Open the store and build the router. Raises StoreRefused."""
-        self.drops, self._links, self._context = drops, links, context
+        self.drops, self.links, self._context = drops, links, context
         self.recorder, self.jobs = links.recorder, JobQueue()
         # whether sessions and requests are accepted; whether refusals are with DRAINING
         self.is_open = self.is_drained = False
@@ -122,7 +121,7 @@ class RouterCore:
                 source.current, source.given
             )
             self._build()
-            self.shared = self._share(store)
+            self.shared = self._share()
         except BaseException:
             self.writer.close()
             raise
@@ -141,10 +140,10 @@ class RouterCore:
             content.shadow, self.writer.save_shadow_record, context.log_warning
         )
         self.feed = self._make_feed()
-        self._publisher = DecisionPublisher(self._links.publish, self.drops, context)
+        self._publisher = DecisionPublisher(self.links.publish, self.drops, context)
         own = (self.recorder, self._publisher, self.feed)
-        observer = RequestObservers(each for each in (*own, *self._links.observers) if each)
-        self._call_pool = ReplicaCallPool(self._links.clients)
+        observer = RequestObservers(each for each in (*own, *self.links.observers) if each)
+        self._call_pool = ReplicaCallPool(self.links.clients)
         self.session_manager = SessionManager(
             self.table,
             self._call_pool,
@@ -160,7 +159,7 @@ class RouterCore:
         self.dispatcher = Dispatcher(
             table,
             self._placement,
-            self._links.transport,
+            self.links.transport,
             observer,
             self.drops,
             self._reopen_session,
@@ -201,17 +200,13 @@ class RouterCore:
         episode_id, what, slot = event
         return self.writer.record_episode((episode_id, what, ARM_OF_SLOT[slot]))
 
-    def _share(self, store: StateStore) -> SharedState | None:
+    def _share(self) -> SharedState | None:
         """Return what applies the decisions of other routers; None where there are none."""
         if self.follower is None:
             return None
-        assert isinstance(store, SharedStore)
-        self.writer.canary_base = store.canary_revision
+        self.writer.canary_base = self.follower.store.canary_revision
         return SharedState(
             SharedParts(
-                name=self._context.name,
-                run=store.router,
-                written=store.written,
                 follower=self.follower,
                 decisions=self.decisions,
                 table=self.table,
@@ -246,7 +241,7 @@ class RouterCore:
         return table
 
     def _make_feed(self) -> ShadowFeed | None:
-        links = self._links.shadow
+        links = self.links.shadow
         if links is None:
             return None
         return ShadowFeed(
@@ -571,7 +566,7 @@ class RouterCore:
 
     def _publish_comparison(self, found: ShadowComparison, action_names: tuple[str, ...]) -> None:
         """Publish and record a comparison. Thread `shadow`."""
-        self._links.publish(shadow_divergence(found, action_names, self._context.stamp()))
+        self.links.publish(shadow_divergence(found, action_names, self._context.stamp()))
         if self.recorder:
             self.recorder.shadow(found, action_names)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+import threading
 from typing import Protocol
 
 from lerobot_serve.router.api.messages import RouterMessage
@@ -14,6 +15,7 @@ from lerobot_serve.router.monitoring.trace_recorder import RouterTraceRecorder
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.sessions.call_pool import ReplicaClient
 from lerobot_serve.router.shadow.sessions import ShadowClient
+from lerobot_serve_interfaces.msg import ServerStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +30,47 @@ class ParameterSource:
     set_own: Callable[..., None]
 
 
+class ReplicaConnections(Protocol):
+    """The clients of all replicas and their replies; see ros.replica_clients."""
+
+    def listen(
+        self,
+        on_reply: Callable[[str, bytes], None],
+        on_status: Callable[[str, ServerStatus], None],
+    ) -> None: ...
+
+    def run(self, stop: threading.Event) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def is_available(self, server: str) -> bool: ...
+
+    def link_problem(self, server: str) -> str: ...
+
+    def close(self) -> None: ...
+
+
 class ShadowLinks(Protocol):
-    """The clients of the policy in shadow and, for second draws, of all replicas."""
+    """
+    The clients of the policy in shadow and, for second draws, of all replicas, and their replies;
+    see ros.replica_links.
+    """
 
     @property
     def shadow(self) -> ShadowClient: ...
 
     @property
     def second_draws(self) -> Mapping[str, ShadowClient]: ...
+
+    def listen(
+        self, on_chunk: Callable[[bytes], None], on_second_draw: Callable[[bytes], None]
+    ) -> None: ...
+
+    def run(self, stop: threading.Event) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

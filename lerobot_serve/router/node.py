@@ -41,20 +41,19 @@ from lerobot_serve.ros.topics.checked_subscription import create_checked_subscri
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.router.api.goal_router import GoalRouter
 from lerobot_serve.router.api.services import RouterServices
-from lerobot_serve.router.context import no_wait, NodeContext
+from lerobot_serve.router.context import format_local_time, no_wait, NodeContext
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring import metrics, reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.router.monitoring.local_time import format_local_time
 from lerobot_serve.router.monitoring.trace_recorder import make_recorder
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.ros.predict_chunk_proxy import PredictChunkProxy
 from lerobot_serve.router.ros.replica_links import open_replica_links, open_shadow_links
 from lerobot_serve.router.ros.router_publishers import RouterPublishers
-from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
+from lerobot_serve.router.runtime import RouterRuntime
 from lerobot_serve.router.storage.decisions import live_changes
 from lerobot_serve.router.thread_group import ThreadGroup
 from lerobot_serve.state_folder import state_folder
@@ -235,8 +234,7 @@ class PolicyRouter(LifecycleNode):
             raise
         if before := live_changes(parameters, core.parameters):
             self._settings.set_own(**before)
-        connections = RouterConnections(replicas, shadow, self._publish)
-        self._routing = RouterRuntime(core, connections, threads, context)
+        self._routing = RouterRuntime(core, replicas, threads, context)
         # live parameters may have changed meanwhile
         self._change(self._settings.current)
         self._set_state(ServerStatus.INACTIVE, 'configured; activate it to route')

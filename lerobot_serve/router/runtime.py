@@ -9,63 +9,18 @@ closes a RouterRuntime; the executor calls `poll` and `poll_slowly`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 import threading
 import time
-from typing import Protocol
 
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.core import RouterCore
-from lerobot_serve.router.monitoring.health_monitor import HealthMonitor, Publish
+from lerobot_serve.router.links import ReplicaConnections
+from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
 from lerobot_serve.router.thread_group import JOIN_LIMIT_S, ThreadGroup
-from lerobot_serve_interfaces.msg import ServerStatus
 
 # time limit of a drain for requests in flight
 DRAIN_LIMIT_S = 1.5
 DRAIN_POLL_S = 0.005
-
-
-class ReplicaConnections(Protocol):
-    """The clients of all replicas and their replies; see ros.replica_clients."""
-
-    def listen(
-        self,
-        on_reply: Callable[[str, bytes], None],
-        on_status: Callable[[str, ServerStatus], None],
-    ) -> None: ...
-
-    def run(self, stop: threading.Event) -> None: ...
-
-    def wake(self) -> None: ...
-
-    def is_available(self, server: str) -> bool: ...
-
-    def link_problem(self, server: str) -> str: ...
-
-    def close(self) -> None: ...
-
-
-class ShadowConnections(Protocol):
-    """The replies of the policy in shadow; see ros.shadow_clients."""
-
-    def listen(
-        self, on_chunk: Callable[[bytes], None], on_second_draw: Callable[[bytes], None]
-    ) -> None: ...
-
-    def run(self, stop: threading.Event) -> None: ...
-
-    def wake(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RouterConnections:
-    """The replies of replicas and shadow, and the publisher for operators."""
-
-    replicas: ReplicaConnections
-    shadow: ShadowConnections | None
-    publish: Publish
 
 
 class RouterRuntime:
@@ -74,18 +29,18 @@ class RouterRuntime:
     def __init__(
         self,
         core: RouterCore,
-        connections: RouterConnections,
+        replicas: ReplicaConnections,
         threads: ThreadGroup,
         context: NodeContext,
     ) -> None:
-        self.core, self._connections, self._threads = core, connections, threads
+        self.core, self._replicas, self._threads = core, replicas, threads
         self._clock, self._closing = context.clock, threading.Lock()
-        self.monitor = HealthMonitor(core, connections.replicas, connections.publish, context)
+        self.monitor = HealthMonitor(core, replicas, core.links.publish, context)
         self._start_threads()
 
     def _start_threads(self) -> None:
-        core, threads, replicas = self.core, self._threads, self._connections.replicas
-        dispatcher, shadow = core.dispatcher, self._connections.shadow
+        core, threads, replicas = self.core, self._threads, self._replicas
+        dispatcher, shadow = core.dispatcher, core.links.shadow
         replicas.listen(core.on_reply, self.monitor.on_status)
         threads.start('replies', replicas.run, replicas.wake)
         threads.start(
@@ -140,9 +95,9 @@ class RouterRuntime:
                 core.feed.finish(max(0.0, deadline - time.monotonic()))
             core.hand_over_episodes()
             self._threads.end()
-        self._connections.replicas.close()
-        if self._connections.shadow:
-            self._connections.shadow.close()
+        self._replicas.close()
+        if core.links.shadow:
+            core.links.shadow.close()
         if core.recorder:
             core.recorder.writer.close()
         core.close()

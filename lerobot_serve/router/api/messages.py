@@ -9,7 +9,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.limits import SINGLE_SLOT
 from lerobot_serve.router.placement.placement_table import Placement
-from lerobot_serve.router.shadow.comparator import ShadowComparison, ShadowStatistics
+from lerobot_serve.router.shadow.comparator import ShadowComparison
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     DropCount,
@@ -98,21 +98,9 @@ def shadow_divergence(
 
 
 def shadow_summary(
-    summary: ShadowStatistics, unmet_requirements: str, drops: dict[str, int], stamp: Time
+    summary: ShadowSummary, unmet_requirements: str, drops: dict[str, int], stamp: Time
 ) -> ShadowSummary:
-    """Return the message with the statistics of the shadow."""
-    return ShadowSummary(
-        stamp=stamp,
-        shadow_policy=summary.shadow_policy,
-        live_policy=summary.live_policy,
-        hours_in_shadow=summary.hours,
-        episodes=summary.episodes,
-        samples=summary.samples,
-        divergence_mean=summary.divergence_mean,
-        divergence_in_spreads_mean=summary.divergence_in_spreads_mean,
-        cage_trips=summary.trips,
-        latency_ms_p50=summary.latency_ms_p50,
-        latency_ms_p95=summary.latency_ms_p95,
-        unmet_requirements=encodable_text(unmet_requirements),
-        dropped=drop_messages(drops),
-    )
+    """Return the statistics of a comparator with all that the message has beside."""
+    summary.stamp, summary.dropped = stamp, drop_messages(drops)
+    summary.unmet_requirements = encodable_text(unmet_requirements)
+    return summary

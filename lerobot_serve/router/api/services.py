@@ -19,8 +19,11 @@ from lerobot_serve.contract.services.session import (
     SessionRefused,
     SessionRequest,
 )
-from lerobot_serve.router.api.rollout_commands import CANARY_FINISH
-from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
+from lerobot_serve.router.api.slot_commands import (
+    Command,
+    run_slot_command,
+    SlotCommandRejected,
+)
 from lerobot_serve.router.core import RouterCore, RouterHost
 from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
 from lerobot_serve.router.monitoring import reports
@@ -193,7 +196,7 @@ class RouterServices:
         try:
             if core is None:
                 raise SlotCommandRejected(NOT_CONFIGURED)
-            if request.command == CANARY_FINISH:
+            if request.command == Command.CANARY_FINISH:
                 await self._open_sessions(core, 'a')
             text = run_slot_command(
                 core,

@@ -1,51 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the ControlSlot commands of operators on a slot or the canary. The executor thread."""
+"""
+Run the ControlSlot commands of operators on a slot or the rollout, with the name of the operator.
+The executor thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from lerobot_serve.contract.fingerprint import weights_of
+from lerobot_serve.contract.records import ControlSlotRequest
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.router.api.rollout_commands import (
-    CANARY_FINISH,
-    CANARY_START,
-    CANARY_STOP,
-    ROLLOUT_COMMANDS,
-    run_rollout_command,
-    SET_SPLIT,
-    SKIP_SHADOW,
-)
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.replicas.health import HealthState
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.storage.decisions import NotDurable
 
-# ControlSlot.command
-DRAIN, RESTORE, PROBE, LIFT_VERDICT, NOTE = 1, 2, 3, 8, 13
-CANARY_PAUSE, CANARY_RESUME, CANARY_PROMOTE, CANARY_ROLLBACK = 4, 5, 6, 7
-CANARY_COMMANDS = {
-    CANARY_PAUSE: 'pause',
-    CANARY_RESUME: 'resume',
-    CANARY_PROMOTE: 'promote',
-    CANARY_ROLLBACK: 'rollback',
+Command = ControlSlotRequest.Command
+ROLLOUT_COMMANDS = (
+    Command.SET_SPLIT,
+    Command.CANARY_START,
+    Command.CANARY_STOP,
+    Command.CANARY_FINISH,
+    Command.SKIP_SHADOW,
+)
+# -> method of Canary
+CANARY_COMMANDS: dict[int, str] = {
+    Command.CANARY_PAUSE: 'pause',
+    Command.CANARY_RESUME: 'resume',
+    Command.CANARY_PROMOTE: 'promote',
+    Command.CANARY_ROLLBACK: 'rollback',
 }
-NAMES = {
-    DRAIN: 'drain',
-    RESTORE: 'restore',
-    PROBE: 'probe',
-    CANARY_PAUSE: 'rollout pause',
-    CANARY_RESUME: 'rollout resume',
-    CANARY_PROMOTE: 'rollout promote',
-    CANARY_ROLLBACK: 'rollout abort',
-    LIFT_VERDICT: 'lift verdict',
-    SET_SPLIT: 'split',
-    CANARY_START: 'rollout start',
-    CANARY_STOP: 'rollout stop',
-    CANARY_FINISH: 'rollout finish',
-    NOTE: 'note',
-    SKIP_SHADOW: 'skip shadow',
+# as traces have them
+NAMES: dict[int, str] = {
+    **{each: each.word.replace('canary', 'rollout').replace('_', ' ') for each in Command},
+    Command.CANARY_ROLLBACK: 'rollout abort',
+    Command.SET_SPLIT: 'split',
 }
+MOST_PERCENT = 100
 
 
 class SlotCommandRejected(Exception):
@@ -69,7 +62,7 @@ def run_slot_command(
     rejected if it cannot be made durable.
     """
     reason = reason or 'no reason given'
-    if at_once and command not in (DRAIN, CANARY_ROLLBACK):
+    if at_once and command not in (Command.DRAIN, Command.CANARY_ROLLBACK):
         raise SlotCommandRejected(
             'now is for DRAIN and CANARY_ROLLBACK; leave it false for other commands'
         )
@@ -78,15 +71,15 @@ def run_slot_command(
     try:
         if command in CANARY_COMMANDS:
             _check_no_slot(slot_name)
-            if command == CANARY_PROMOTE:
+            if command == Command.CANARY_PROMOTE:
                 _check_step(core, plan)
             text = core.run_canary_command(CANARY_COMMANDS[command], reason, at_once=at_once)
         elif command in ROLLOUT_COMMANDS:
             _check_no_slot(slot_name)
             with core.decisions.transaction():
-                text = run_rollout_command(core, command, reason, split_percent, plan)
+                text = _run_rollout_command(core, command, reason, split_percent, plan)
                 core.settle_rollout()
-        elif command == NOTE:
+        elif command == Command.NOTE:
             _check_no_slot(slot_name)
             text = 'recorded'
         else:
@@ -119,16 +112,77 @@ def _check_step(core: RouterCore, expected: tuple[str, ...]) -> None:
         )
 
 
+def _run_rollout_command(
+    core: RouterCore, command: int, by: str, split_percent: int, plan: tuple[str, ...]
+) -> str:
+    """
+    Run a command and return a text with its effect. Raises CanaryCommandRejected and
+    ParameterError, without a change.
+    """
+    if len(core.slots) < 2:
+        raise CanaryCommandRejected('this router has one slot: it has no split and no rollout')
+    if split_percent > MOST_PERCENT:
+        raise CanaryCommandRejected(f'split_percent must be in [0, 100], got {split_percent}')
+    if command == Command.CANARY_START:
+        return _start_rollout(core, by, plan)
+    if command == Command.SKIP_SHADOW:
+        return _skip_shadow(core, by)
+    if command == Command.SET_SPLIT:
+        core.set_parameters(by, split_percent=split_percent)
+        return f'{split_percent} % of new episodes to slot a'
+    # a request that does not set the split must not give all robots the candidate
+    return _end_rollout(
+        core, by, split_percent or MOST_PERCENT, is_finish=command == Command.CANARY_FINISH
+    )
+
+
+def _start_rollout(core: RouterCore, by: str, plan: tuple[str, ...]) -> str:
+    if not plan:
+        raise CanaryCommandRejected('plan must have steps, for example 25, 50, 100')
+    core.canary.check_start()
+    if weights_of(core.slots['b'].policy) == weights_of(core.slots['a'].policy):
+        raise CanaryCommandRejected(
+            f'both slots serve {core.slots["b"].policy}; load the new policy into slot b first'
+        )
+    core.set_parameters(by, canary_plan=plan)
+    core.canary.start(by=by)
+    return core.canary.canary.text
+
+
+def _skip_shadow(core: RouterCore, by: str) -> str:
+    policy = core.slots['b'].policy
+    if not policy:
+        raise CanaryCommandRejected('slot b serves no policy yet; start its policy servers')
+    core.qualification.waive(policy, by)
+    return f'{policy} may begin without its shadow requirements'
+
+
+def _end_rollout(core: RouterCore, by: str, split_percent: int, *, is_finish: bool) -> str:
+    champion, candidate = core.slots['a'].policy, core.slots['b'].policy
+    if is_finish and champion != candidate:
+        raise CanaryCommandRejected(
+            f'slot a serves {champion}, not the promoted {candidate}; load it there first'
+        )
+    # while the canary runs it owns the split: the plan goes first, unless the split is refused
+    core.check_shares(core.parameters.split_percent, split_percent)
+    core.set_parameters(by, canary_plan=())
+    if is_finish:
+        core.canary.add_event('finished', f'slot a serves {champion}; by: {by}')
+    core.set_parameters(by, split_percent=split_percent)
+    done = f'slot a serves {champion}; the plan is removed' if is_finish else 'the plan is removed'
+    return f'{done}, {split_percent} % of new episodes to slot a'
+
+
 def _run_slot_command(
     core: RouterCore, command: int, slot_name: str, reason: str, at_once: bool
 ) -> str:
-    if command not in (DRAIN, *SLOT_COMMANDS):
+    if command not in (Command.DRAIN, *SLOT_COMMANDS):
         known = ', '.join(map(str, sorted(NAMES)))
         raise SlotCommandRejected(f'unknown command {command}; allowed: {known} (see ControlSlot)')
     slot = core.slots.get(slot_name)
     if slot is None:
         raise SlotCommandRejected(f'unknown slot {slot_name!r}; allowed: {", ".join(core.slots)}')
-    if command == DRAIN:
+    if command == Command.DRAIN:
         return _drain(core, slot, reason, at_once)
     return SLOT_COMMANDS[command](core, slot)
 
@@ -183,7 +237,7 @@ def _lift(core: RouterCore, slot: Slot) -> str:
 
 
 SLOT_COMMANDS: dict[int, Callable[[RouterCore, Slot], str]] = {
-    RESTORE: _restore,
-    PROBE: _probe,
-    LIFT_VERDICT: _lift,
+    Command.RESTORE: _restore,
+    Command.PROBE: _probe,
+    Command.LIFT_VERDICT: _lift,
 }

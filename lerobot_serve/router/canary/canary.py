@@ -23,8 +23,15 @@ from lerobot_serve.router.canary.guards.rules import (
     rollback_reason,
     update_alarms,
 )
-from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms, WatchMinimum
-from lerobot_serve.router.canary.planned_policy import other_policy_text, plan_fit, PlanFit
+from lerobot_serve.router.canary.plan import (
+    CanaryPlan,
+    GuardLimits,
+    other_policy_text,
+    plan_fit,
+    PlanFit,
+    Terms,
+    WatchMinimum,
+)
 from lerobot_serve.router.canary.record import (
     CanaryEvent,
     CanaryRecord,
@@ -210,11 +217,7 @@ class Canary:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state for `restore`."""
-        return {
-            'plan': self.plan.text if self.plan else '',
-            'terms': self.terms.text,
-            **self.record.as_json(),
-        }
+        return self.record.snapshot(self.plan.text if self.plan else '', self.terms.text)
 
     def restore(self, snapshot: Mapping[str, Any]) -> str:
         """
@@ -225,7 +228,7 @@ class Canary:
             return ''
         try:
             record = saved_record(snapshot, self.plan, self.terms)
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             return f'saved canary state discarded: {error}'
         self.record, self._updated_ns = record, None
         self._reset_observations()

@@ -9,10 +9,10 @@ operator before and after. State, verdict and split are stored in one transactio
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from builtin_interfaces.msg import Time
+from msgspec.structs import asdict
 
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.names import client_of_episode

@@ -8,17 +8,27 @@ as events. Owned by the executor thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 import math
-from operator import add
+from operator import add, attrgetter
+from typing import Annotated, TypeVar
 
+from msgspec import Meta, Struct
+
+T = TypeVar('T')
 ARMS = ('candidate', 'champion')
 ENDS = ('success', 'failure', 'aborted', 'moved', 'unreported')
 BEGUN = 'begun'
 COUNTERS_LIMIT = 10**15
 # of a reason
 TEXT_LIMIT = 1024
+# of what is stored
+Count = Annotated[int, Meta(ge=0, le=COUNTERS_LIMIT)]
+ArmName = Annotated[str, Meta(pattern=rf'^({"|".join(ARMS)})\Z', description='an arm')]
+OfArms = Annotated[dict[ArmName, T], Meta(min_length=2)]
+# the fields of ArmCounts
+StoredArm = Annotated[tuple[Count, ...], Meta(min_length=6, max_length=6)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +66,21 @@ class ArmCounts:
         setattr(self, what, getattr(self, what) + 1)
 
 
+# as a StoredArm
+arm_values: Callable[[ArmCounts], tuple[int, ...]] = attrgetter(*ArmCounts.__slots__)
+
+
+def stored_counts(values: Sequence[int]) -> ArmCounts:
+    """Return the counts of a StoredArm. Raises ValueError."""
+    arm = ArmCounts(*values)
+    if arm.open < 0:
+        raise ValueError(f'more ends than episodes: {values!r}')
+    return arm
+
+
 def added(first: ArmCounts, second: ArmCounts) -> ArmCounts:
     """Return the sum of two counts."""
-    return ArmCounts(*map(add, astuple(first), astuple(second)))
+    return ArmCounts(*map(add, arm_values(first), arm_values(second)))
 
 
 def without_open(arm: ArmCounts) -> ArmCounts:
@@ -95,9 +117,26 @@ class SlotFacts:
         return self.arm.success + self.arm.failure
 
 
-# in a snapshot of the growth, beside the counters
-RESTARTS = 'restarts'
-COUNTERS = ('replies', 'failed_replies', 'commands', 'fallbacks', 'trips', 'halts')
+class Counters(Struct):
+    """The counters of a slot as they are stored."""
+
+    replies: Count
+    failed_replies: Count
+    commands: Count
+    fallbacks: Count
+    trips: Count
+    halts: Count
+
+
+COUNTERS = Counters.__struct_fields__
+
+
+class ArmGrowth(Counters):
+    """The growth of the counters of an arm since a step began; see CounterGrowth."""
+
+    # an older state has neither
+    halts: Count = 0
+    restarts: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +156,17 @@ class Facts:
 
 class CounterGrowth:
     """
-    Accumulates the growth of the counters. `restarts` counts the restarts of each arm, across
-    those of the router: what is measured in a window begins with them, too.
+    Accumulates the growth of the counters; `arms` survives a restart of the router. `restarts`
+    counts those of each arm: what is measured in a window begins with them, too.
     """
 
     def __init__(self) -> None:
-        self._totals = {slot: SlotFacts() for slot in ARMS}
-        self.restarts = dict.fromkeys(ARMS, 0)
+        self.arms = {slot: ArmGrowth(0, 0, 0, 0, 0) for slot in ARMS}
         self._latest: dict[str, SlotFacts] = {}
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        return {slot: arm.restarts for slot, arm in self.arms.items()}
 
     def add(self, facts: Facts) -> dict[str, dict[str, int]]:
         """Add the growth since the last facts; return the growth of each slot's counters."""
@@ -132,9 +174,8 @@ class CounterGrowth:
         for slot in ARMS:
             now: SlotFacts = getattr(facts, slot)
             grown[slot] = counter_growth(self._latest.get(slot, now), now)
-            total = self._totals[slot]
-            more = {name: getattr(total, name) + grown[slot][name] for name in COUNTERS}
-            self._totals[slot] = replace(total, **more)
+            for name, more in grown[slot].items():
+                setattr(self.arms[slot], name, getattr(self.arms[slot], name) + more)
         self.skip(facts)
         return grown
 
@@ -146,7 +187,7 @@ class CounterGrowth:
         """Return the facts with the growth since `restart` and with these episode counts."""
         counted = {
             slot: replace(
-                getattr(facts, slot), **counters(self._totals[slot]), arm=replace(arms[slot])
+                getattr(facts, slot), **counters(self.arms[slot]), arm=replace(arms[slot])
             )
             for slot in ARMS
         }
@@ -154,24 +195,12 @@ class CounterGrowth:
 
     def restart(self, arms: Sequence[str] = ARMS) -> None:
         """Reset the growth of these arms to 0."""
-        self._totals.update({slot: SlotFacts() for slot in arms})
-        self.restarts.update({slot: self.restarts[slot] + 1 for slot in arms})
-
-    def snapshot(self) -> dict[str, dict[str, int]]:
-        """Return the state for `restore`."""
-        return {
-            slot: {**counters(total), RESTARTS: self.restarts[slot]}
-            for slot, total in self._totals.items()
-        }
-
-    def restore(self, snapshot: Mapping[str, Mapping[str, object]]) -> None:
-        """Restore the state of a snapshot. Raises ValueError, KeyError or TypeError."""
-        self._totals = {slot: _checked(snapshot[slot]) for slot in ARMS}
-        # an older snapshot has none
-        self.restarts = {slot: _count(snapshot[slot].get(RESTARTS, 0), RESTARTS) for slot in ARMS}
+        for slot in arms:
+            restarts = self.arms[slot].restarts + 1
+            self.arms[slot] = ArmGrowth(0, 0, 0, 0, 0, restarts=restarts)
 
 
-def counters(slot: SlotFacts) -> dict[str, int]:
+def counters(slot: SlotFacts | Counters) -> dict[str, int]:
     """Return the counters of a slot."""
     return {name: getattr(slot, name) for name in COUNTERS}
 
@@ -181,25 +210,3 @@ def counter_growth(before: SlotFacts, now: SlotFacts) -> dict[str, int]:
     old, new = counters(before), counters(now)
     has_restarted = any(new[name] < old[name] for name in COUNTERS)
     return {name: max(0, new[name] - (0 if has_restarted else old[name])) for name in COUNTERS}
-
-
-def _count(value: object, name: str) -> int:
-    if type(value) is not int or not 0 <= value <= COUNTERS_LIMIT:
-        raise ValueError(f'{name} is {value!r}')
-    return value
-
-
-def _checked(values: Mapping[str, object]) -> SlotFacts:
-    found: dict[str, int] = {}
-    for name in COUNTERS:
-        # an older snapshot has no halts
-        value = values.get(name, 0) if name == 'halts' else values[name]
-        found[name] = _count(value, name)
-    return SlotFacts(
-        replies=found['replies'],
-        failed_replies=found['failed_replies'],
-        commands=found['commands'],
-        fallbacks=found['fallbacks'],
-        trips=found['trips'],
-        halts=found['halts'],
-    )

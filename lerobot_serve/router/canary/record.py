@@ -5,28 +5,36 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+import json
+from typing import Annotated, Any
 
-from lerobot_serve.router.canary.evidence.trial import StepTrial
-from lerobot_serve.router.canary.facts import added, ARMS, CounterGrowth, without_open
-from lerobot_serve.router.canary.guards.alarms import ShareAlarms
+import msgspec
+from msgspec import Meta, Struct, UNSET, UnsetType
+
+from lerobot_serve.files.load import load
+from lerobot_serve.router.canary.evidence.trial import StepTrial, StoredTrial
+from lerobot_serve.router.canary.facts import (
+    added,
+    arm_values,
+    ArmGrowth,
+    ARMS,
+    CounterGrowth,
+    OfArms,
+    stored_counts,
+    StoredArm,
+    without_open,
+)
+from lerobot_serve.router.canary.guards.alarms import ShareAlarms, StoredAlarm
 from lerobot_serve.router.canary.guards.rules import new_alarms
 from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
-from lerobot_serve.router.canary.watch import watch_from_json, WatchRecord
-from lerobot_serve.router.storage.checked import (
-    checked_flag,
-    checked_float,
-    checked_int,
-    checked_text,
-)
+from lerobot_serve.router.canary.watch import WatchRecord
 
 HISTORY_LIMIT = 64
 LOG10_E = 0.4342944819032518
-NUMBER_LIMIT = 2**63
-# of StepComparison
-EVIDENCE = ('not_worse', 'worse', 'aborted')
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Evidence = Annotated[float, Meta(ge=0, le=2**63)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,25 +152,62 @@ class CanaryRecord:
         self.growth.restart(['candidate'])
         self.watch.champion, self.watch.is_over = self.policies['champion'], False
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the record for `from_json`."""
-        return {
-            'state': self.state.word,
-            'step': self.step,
-            'time_ns': self.time_ns,
-            'passed': self.comparison.passed,
-            'not_worse': self.comparison.not_worse,
-            'worse': self.comparison.worse,
-            'aborted': self.comparison.aborted,
-            'trial': self.trial.snapshot(),
-            'alarms': self.alarms.snapshot(),
-            'counts': self.growth.snapshot(),
-            'policies': dict(self.policies),
-            'planned_policy': self.planned_policy,
-            'watch': self.watch.as_json(),
-            'why': self.why,
-            'history': [[entry.what, entry.why] for entry in self.history],
-        }
+    def snapshot(self, plan: str, terms: str) -> dict[str, Any]:
+        """Return what is stored of the canary of a plan, as plain data."""
+        watch = self.watch
+        stored = StoredRollout(
+            **asdict(self.comparison),
+            plan=plan,
+            terms=terms,
+            state=self.state.word,
+            step=self.step,
+            time_ns=self.time_ns,
+            trial=self.trial.stored(),
+            alarms=self.alarms.stored(),
+            counts=self.growth.arms,
+            policies=self.policies,
+            planned_policy=self.planned_policy,
+            watch=StoredWatch(
+                watch.champion, watch.is_over, arm_values(watch.earlier), watch.tripped
+            ),
+            why=self.why,
+            history=[(entry.what, entry.why) for entry in self.history],
+        )
+        # with lists for tuples, equal to what is read back
+        plain: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(stored)))
+        return plain
+
+
+class StoredWatch(Struct, frozen=True):
+    """What is stored of a WatchRecord."""
+
+    champion: str
+    is_over: bool
+    earlier: StoredArm
+    tripped: str = ''
+
+
+class StoredRollout(Struct, frozen=True, kw_only=True):
+    """What is stored of a canary and its plan; `history` has what and why of each event."""
+
+    plan: str
+    terms: str
+    state: str
+    step: Number
+    time_ns: Number
+    passed: bool
+    not_worse: Evidence
+    worse: Evidence
+    aborted: Evidence
+    trial: StoredTrial
+    alarms: dict[str, StoredAlarm]
+    counts: OfArms[ArmGrowth]
+    policies: OfArms[str]
+    why: str
+    history: list[tuple[str, str]]
+    # an older router has stored neither: its candidate is the one of its plan
+    planned_policy: str | UnsetType = UNSET
+    watch: StoredWatch = StoredWatch('', False, (0,) * 6)
 
 
 def new_trial(terms: Terms) -> StepTrial:
@@ -170,53 +215,42 @@ def new_trial(terms: Terms) -> StepTrial:
     return StepTrial(terms.margin, terms.block_episodes)
 
 
-def from_json(values: Mapping[str, Any], trials: int, terms: Terms) -> CanaryRecord:
-    """
-    Return the record of a plan with `trials` steps below 100 %. Raises ValueError, KeyError or
-    TypeError for an invalid one.
-    """
-    state = CanaryPhase.named(values['state'])
-    step = checked_int(values['step'], 'step', NUMBER_LIMIT)
-    if step not in _steps(state, trials):
-        raise ValueError(f'{state.word} at step {step} of {trials}')
-    if state in ON_TRIAL and not all(values['policies'][slot] for slot in ARMS):
-        raise ValueError('on trial without policies')
-    record = CanaryRecord(
-        state=state,
-        step=step,
-        time_ns=checked_int(values['time_ns'], 'time_ns', NUMBER_LIMIT),
-        trial=new_trial(terms),
-        comparison=StepComparison(
-            checked_flag(values['passed'], 'passed'),
-            *(checked_float(values[name], name, NUMBER_LIMIT) for name in EVIDENCE),
-        ),
-        policies={slot: checked_text(values['policies'][slot]) for slot in ARMS},
-        # an older snapshot has none: its candidate is the one of its plan
-        planned_policy=checked_text(values.get('planned_policy', values['policies']['candidate'])),
-        # an older snapshot has none
-        watch=watch_from_json(values['watch']) if 'watch' in values else WatchRecord(),
-        why=checked_text(values['why']),
-    )
-    record.growth.restore(values['counts'])
-    record.trial.restore(values['trial'])
-    record.alarms.restore(values['alarms'])
-    record.history.extend(
-        CanaryEvent(checked_text(what), checked_text(why)) for what, why in values['history']
-    )
-    return record
-
-
 def saved_record(snapshot: Mapping[str, Any], plan: CanaryPlan, terms: Terms) -> CanaryRecord:
-    """
-    Return the record of a snapshot of a canary with this plan. Raises ValueError, KeyError or
-    TypeError, also for another plan.
-    """
-    if (snapshot['plan'], snapshot['terms']) != (plan.text, terms.text):
+    """Return the record of a snapshot of a canary. Raises ValueError, also for another plan."""
+    if (snapshot['plan'], snapshot.get('terms')) != (plan.text, terms.text):
         raise ValueError(f'different plan ({snapshot["plan"]})')
     try:
-        return from_json(snapshot, len(plan.trials), terms)
-    except (ValueError, KeyError, TypeError) as error:
+        return _record(load(StoredRollout, snapshot, 'rollout'), len(plan.trials), terms)
+    except (ValueError, KeyError) as error:
         raise ValueError(f'invalid ({error!r})') from error
+
+
+def _record(stored: StoredRollout, trials: int, terms: Terms) -> CanaryRecord:
+    """
+    Return the record of a plan with `trials` steps below 100 %. Raises ValueError and KeyError.
+    """
+    state, policies, watch = CanaryPhase.named(stored.state), stored.policies, stored.watch
+    if stored.step not in _steps(state, trials):
+        raise ValueError(f'{state.word} at step {stored.step} of {trials}')
+    if state in ON_TRIAL and not all(policies.values()):
+        raise ValueError('on trial without policies')
+    planned, earlier = stored.planned_policy, stored_counts(watch.earlier)
+    record = CanaryRecord(
+        state=state,
+        step=stored.step,
+        time_ns=stored.time_ns,
+        trial=new_trial(terms),
+        comparison=StepComparison(stored.passed, stored.not_worse, stored.worse, stored.aborted),
+        policies=policies,
+        planned_policy=planned if isinstance(planned, str) else policies['candidate'],
+        watch=WatchRecord(watch.champion, watch.is_over, earlier, watch.tripped),
+        why=stored.why,
+    )
+    record.growth.arms = stored.counts
+    record.trial.restore(stored.trial)
+    record.alarms.restore(stored.alarms)
+    record.history.extend(CanaryEvent(what, why) for what, why in stored.history)
+    return record
 
 
 def _steps(state: CanaryPhase, trials: int) -> range:

@@ -8,18 +8,14 @@ a candidate that turns out worse can be rolled back. The decision is one table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
 
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.router.canary.evidence.success_rate import worse_evidence
 from lerobot_serve.router.canary.facts import ArmCounts, Facts, SlotFacts
 from lerobot_serve.router.canary.plan import Terms, WatchMinimum
-from lerobot_serve.router.storage.checked import checked_flag, checked_int, checked_text
 
-COUNT_LIMIT = 10**15
 HOUR_NS = 3600 * 10**9
 
 
@@ -119,15 +115,6 @@ class WatchRecord:
             self.champion_counts(champion), (candidate.begun - failures, failures), terms.margin
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the record for `watch_from_json`."""
-        return {
-            'champion': self.champion,
-            'is_over': self.is_over,
-            'earlier': list(astuple(self.earlier)),
-            'tripped': self.tripped,
-        }
-
 
 def ended(arm: ArmCounts) -> int:
     """Return the number of episodes whose end is known."""
@@ -147,18 +134,3 @@ def without_earlier_halts(facts: Facts) -> Facts:
     candidate = facts.candidate
     halts = min(candidate.halts, max(candidate.arm.begun, 1))
     return replace(facts, candidate=replace(candidate, halts=halts))
-
-
-def watch_from_json(values: Mapping[str, Any]) -> WatchRecord:
-    """Return the record. Raises ValueError, KeyError or TypeError for an invalid one."""
-    earlier = ArmCounts(
-        *(checked_int(value, 'episodes', COUNT_LIMIT) for value in values['earlier'])
-    )
-    if earlier.open < 0:
-        raise ValueError(f'more ends than episodes: {values["earlier"]!r}')
-    return WatchRecord(
-        checked_text(values['champion']),
-        checked_flag(values['is_over'], 'is_over'),
-        earlier,
-        checked_text(values.get('tripped', '')),
-    )

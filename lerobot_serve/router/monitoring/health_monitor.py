@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from lerobot_serve.router.api.messages import RouterMessage, shadow_summary
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.core import RouterCore
+from lerobot_serve.router.links import ReplicaConnections
 from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.change_detector import (
     canary_digest,
@@ -34,21 +34,13 @@ Publish = Callable[[RouterMessage], None]
 REASON_INTERVAL_NS = 10 * 10**9
 
 
-class ReplicaPresence(Protocol):
-    """Whether the services of a server are available; see ros.replica_links."""
-
-    def is_available(self, server: str) -> bool: ...
-
-    def link_problem(self, server: str) -> str: ...
-
-
 class HealthMonitor:
     """See the module. `publish` sends a message to operators."""
 
     def __init__(
         self,
         core: RouterCore,
-        presence: ReplicaPresence,
+        presence: ReplicaConnections,
         publish: Publish,
         context: NodeContext,
     ) -> None:
@@ -168,7 +160,7 @@ class HealthMonitor:
             self._publish(self._shadow_summary(core.feed))
 
     def _shadow_summary(self, feed: ShadowFeed) -> ShadowSummary:
-        summary = feed.summary()
+        summary = feed.comparator.summary()
         unmet = self._core.unmet_requirements(summary.shadow_policy)
         return shadow_summary(summary, unmet, feed.drops(), self._context.stamp())
 

@@ -20,7 +20,6 @@ from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.replica import ReplicaState
-from lerobot_serve.router.shadow.comparator import ShadowStatistics
 from lerobot_serve.router.shared_state.shared_state import SharedState
 from lerobot_serve.telemetry import http_endpoint
 from lerobot_serve.telemetry.http_endpoint import HttpEndpoint, Reason
@@ -30,6 +29,7 @@ from lerobot_serve.telemetry.metric_families import (
     histogram,
     refused_by_quota,
 )
+from lerobot_serve_interfaces.msg import ShadowSummary
 
 # field of SlotCounters -> name of the metric, help text
 SLOT_COUNTERS = {
@@ -113,7 +113,7 @@ def collect(core: RouterCore | None, drops: dict[str, int]) -> Iterable[Metric]:
     if core.shared:
         yield from shared_state_metrics(core.shared)
     if core.feed:
-        yield from shadow_metrics(core.feed.summary())
+        yield from shadow_metrics(core.feed.comparator.summary())
 
 
 def dropped(drops: dict[str, int]) -> Metric:
@@ -215,14 +215,18 @@ def canary_state(now: CanaryPhase) -> Metric:
     return family
 
 
-def shadow_metrics(summary: ShadowStatistics) -> list[Metric]:
+def shadow_metrics(summary: ShadowSummary) -> list[Metric]:
     made = [
         gauge(
-            'router_shadow_hours', 'hours that the policy has been in shadow', value=summary.hours
+            'router_shadow_hours',
+            'hours that the policy has been in shadow',
+            value=summary.hours_in_shadow,
         ),
         counter('router_shadow_samples', 'comparisons', value=summary.samples),
         counter(
-            'router_shadow_cage_trips', 'comparisons that would trip the cage', value=summary.trips
+            'router_shadow_cage_trips',
+            'comparisons that would trip the cage',
+            value=summary.cage_trips,
         ),
     ]
     means = {

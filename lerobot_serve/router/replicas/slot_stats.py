@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.records import EpisodeOutcome
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.replicas.latency import RecentLatency
 from lerobot_serve.telemetry.histogram import Histogram
 
 # EpisodeOutcome.outcome -> name of the counter
-OUTCOMES = {1: 'success', 2: 'failure', 3: 'aborted'}
+OUTCOMES = {int(each): each.word for each in EpisodeOutcome.Outcome}
 HOUR_NS = 3_600 * 10**9
 BEGUN = 'begun'
 MOVED = 'the episode moved between slots: it counts as moved, and its outcome for neither slot'

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 import time
-from typing import Protocol, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
@@ -23,6 +23,7 @@ from lerobot_serve.contract.data_path.header import Envelope, read_envelope
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.ros.contract.predict_chunk_action import OnReply, PredictChunkAction
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.router.api.goal_router import GoalRoute
 from lerobot_serve.router.ros.goal_dispatcher import GoalDispatcher, GoalRequest, RETRY_HINT
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
@@ -39,31 +40,6 @@ UNANSWERED = 'goal_unanswered'
 OnFailure = Callable[[Status, str], None]
 
 
-class GoalRouting(Protocol):
-    """
-    The server of a goal and the flags of its chunk; without a server, status, reason, and the time
-    after which the next goal is admitted, if it is known.
-    """
-
-    @property
-    def server(self) -> str: ...
-
-    @property
-    def slot(self) -> str: ...
-
-    @property
-    def flags(self) -> int: ...
-
-    @property
-    def status(self) -> Status: ...
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def retry_after_s(self) -> float: ...
-
-
 class PredictChunkProxy:
     """
     `choose` returns the route of a goal of a size, `refusal` why the reply of a policy in a slot
@@ -75,7 +51,7 @@ class PredictChunkProxy:
         self,
         node: Node,
         runtime: NodeRuntime,
-        choose: Callable[[Envelope, int], GoalRouting],
+        choose: Callable[[Envelope, int], GoalRoute],
         drop: Callable[[str], None],
         *,
         refusal: Callable[[str, str], str] = lambda slot, policy: '',
@@ -126,7 +102,7 @@ class PredictChunkProxy:
         return key
 
     def _relay(
-        self, choice: GoalRouting, reply: OnReply, fail: OnFailure, chunk: ActionChunk
+        self, choice: GoalRoute, reply: OnReply, fail: OnFailure, chunk: ActionChunk
     ) -> None:
         """Relay a chunk, unless its policy is not eligible any more. Thread `goals`."""
         self._charge(chunk.client_id, chunk.inference_ms)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Fetch the policy signatures of the slots and check that one client can use all slots.
+Fetch the status of the policies in the slots, and check that they can serve the same robots.
 
 The thread `control`; results are written under RoutingTable.lock.
 """
@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lerobot_serve.router.data_path.routing_table import RoutingTable
-from lerobot_serve.router.replicas.compatibility import incompatibility, PolicySignature
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve_interfaces.srv import GetStatus
+
+# field of GetStatus -> its name in texts
+FIELD_TEXTS = {
+    'action_names': 'actions',
+    'state_names': 'values of observation.state',
+    'cameras': 'cameras',
+    'observation_steps': 'observations per request',
+    'observation_stride_steps': 'control steps between two observations',
+}
 
 
 class CompatibilityCheck:
@@ -48,8 +56,7 @@ class CompatibilityCheck:
         if len(known) < 2:
             return
         first, second = known
-        a, b = (signature_of(self.known[name][1]) for name in known)
-        text = incompatibility(b, first, a)
+        text = incompatibility(self.known[second][1], first, self.known[first][1])
         slot = self._table.slots[second]
         if text and text != slot.incompatibility:
             self._log_warning(f'slot {second}: {text}')
@@ -57,12 +64,28 @@ class CompatibilityCheck:
             slot.incompatibility = text
 
 
-def signature_of(reply: GetStatus.Response) -> PolicySignature:
-    """Return the signature of the policy in a GetStatus reply."""
-    return PolicySignature(
-        tuple(reply.state_names),
-        tuple(reply.action_names),
-        tuple(camera.name for camera in reply.cameras),
-        reply.observation_steps,
-        reply.observation_stride_steps,
-    )
+def incompatibility(
+    status: GetStatus.Response, other_slot: str, other_status: GetStatus.Response
+) -> str:
+    """Return why a slot cannot serve the robots of `other_slot`; empty when it can."""
+    for field, what in FIELD_TEXTS.items():
+        value, other = (_comparable(each, field) for each in (status, other_status))
+        # empty names: the policy has none and uses those of the robot
+        if value != other and ((value and other) or field == 'cameras'):
+            return (
+                f'incompatible with slot {other_slot}: {what} differ: {_shorten(value)} / '
+                f'{_shorten(other)}; load policies for the same robots into the slots'
+            )
+    return ''
+
+
+def _comparable(status: GetStatus.Response, field: str) -> tuple[str, ...] | int:
+    if field == 'cameras':
+        return tuple(sorted(camera.name for camera in status.cameras))
+    value = getattr(status, field)
+    return value if isinstance(value, int) else tuple(value)
+
+
+def _shorten(value: tuple[str, ...] | int) -> str:
+    text = ', '.join(value) or 'none' if isinstance(value, tuple) else str(value)
+    return text if len(text) <= 200 else f'{text[:200]}...'

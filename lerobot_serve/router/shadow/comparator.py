@@ -24,6 +24,7 @@ from lerobot_serve.router.shadow.divergence import (
     Divergence,
     divergence,
     Incomparable,
+    PolicySpread,
     shared_rows,
 )
 from lerobot_serve.router.shadow.qualification import Qualification
@@ -34,7 +35,7 @@ from lerobot_serve.router.shadow.sample_joiner import (
     RequestKey,
     SampleJoiner,
 )
-from lerobot_serve.router.shadow.spread import PolicySpread
+from lerobot_serve_interfaces.msg import ShadowSummary
 
 SAMPLES_LIMIT = 4096
 # 64 MiB of float32
@@ -65,28 +66,6 @@ class ShadowComparison:
     limits_known: bool
     cage_would_trip: bool
     latency_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowStatistics:
-    """
-    Statistics of the policy in shadow, including earlier runs of the router; the latencies are of
-    recent samples.
-    """
-
-    shadow_policy: str
-    live_policy: str
-    hours: float
-    episodes: int
-    samples: int
-    divergence_mean: float
-    divergence_in_spreads_mean: float
-    # number of samples of the mean in spreads
-    spreads: int
-    trips: int
-    latency_ms_p50: float
-    latency_ms_p95: float
-    drops: dict[str, int]
 
 
 class ShadowComparator:
@@ -166,22 +145,23 @@ class ShadowComparator:
         self.qualification.save_periodically(now_ns)
         return comparisons
 
-    def summary(self) -> ShadowStatistics:
-        """Return the statistics of the latest policy in shadow."""
+    def summary(self) -> ShadowSummary:
+        """
+        Return the statistics of the latest policy in shadow, including earlier runs of the router;
+        the latencies are of recent samples. Without stamp, drops and unmet requirements.
+        """
         record = self.qualification.of(self._shadow_policy)
-        return ShadowStatistics(
-            self._shadow_policy,
-            self._live_policy,
-            hours=record.hours,
+        return ShadowSummary(
+            shadow_policy=self._shadow_policy,
+            live_policy=self._live_policy,
+            hours_in_shadow=record.hours,
             episodes=record.episodes,
             samples=record.samples,
             divergence_mean=record.divergence_mean,
             divergence_in_spreads_mean=record.spreads_mean,
-            spreads=record.spreads_count,
-            trips=record.trips,
+            cage_trips=record.trips,
             latency_ms_p50=self._latency.percentile_ms(50),
             latency_ms_p95=self._latency.percentile_ms(95),
-            drops=dict(self.drops),
         )
 
     def _compare(self, sample: JoinedSample, now_ns: int) -> ShadowComparison | None:

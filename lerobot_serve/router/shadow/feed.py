@@ -18,7 +18,7 @@ import threading
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
-from lerobot_serve.contract.data_path.chunk import ReplySummary
+from lerobot_serve.contract.data_path.chunk import Chunk, ReplySummary
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Envelope, Header
 from lerobot_serve.contract.errors import Malformed, Unencodable
@@ -29,11 +29,7 @@ from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.router.shadow.comparator import (
-    ShadowComparator,
-    ShadowComparison,
-    ShadowStatistics,
-)
+from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
 from lerobot_serve.router.shadow.sample_joiner import RequestKey
 from lerobot_serve.router.shadow.sampling import is_drawn_twice, is_shadowed, ShadowRules
 from lerobot_serve.router.shadow.sessions import (
@@ -54,6 +50,7 @@ class ShadowFeed(RequestObserver):
     """
     The data path calls `on_requested` and `on_replied`, the thread `shadow_replies` calls
     `on_shadow_chunk` and `on_second_draw`; `run` is the body of the thread `shadow`.
+    Any thread may call `comparator.summary`.
     `second_draw_client` returns the client for a second draw of a session, None without one.
     """
 
@@ -66,7 +63,7 @@ class ShadowFeed(RequestObserver):
         rules: ShadowRules,
         context: NodeContext,
     ) -> None:
-        self._comparator, self._shadow, self._second_draw_client = (
+        self.comparator, self._shadow, self._second_draw_client = (
             comparator,
             shadow,
             second_draw_client,
@@ -106,7 +103,7 @@ class ShadowFeed(RequestObserver):
         """Queue the execution report of a request; a refused one has no other use."""
         if executed:
             start = Envelope(header, session.request.client_id, session.episode_id)
-            self._deposit(partial(self._comparator.on_executed, start, executed))
+            self._deposit(partial(self.comparator.on_executed, start, executed))
 
     def on_replied(
         self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary
@@ -156,13 +153,9 @@ class ShadowFeed(RequestObserver):
     def drops(self) -> dict[str, int]:
         """Return the counts of dropped samples by reason; any thread."""
         # a copy: the thread may count a new reason meanwhile
-        compared = Counter(dict(self._comparator.drops))
+        compared = Counter(dict(self.comparator.drops))
         with self._count_lock:
             return dict(self._dropped + compared)
-
-    def summary(self) -> ShadowStatistics:
-        """Return the statistics; any thread."""
-        return self._comparator.summary()
 
     # the thread `shadow`
 
@@ -175,10 +168,10 @@ class ShadowFeed(RequestObserver):
                 job = None
             if job:
                 job()
-            for comparison in self._comparator.poll(self._clock()):
+            for comparison in self.comparator.poll(self._clock()):
                 names = self._action_names.get(comparison.client_id, ())
                 self._publish(comparison, names)
-        self._comparator.close()
+        self.comparator.close()
 
     def wake(self) -> None:
         """End the current wait; any thread."""
@@ -189,7 +182,7 @@ class ShadowFeed(RequestObserver):
         if not self._open_shadow(session.request):
             self._record_unsent(start, 'shadow_no_session')
             return
-        self._comparator.on_live_request(start, self._clock())
+        self.comparator.on_live_request(start, self._clock())
         self._shadow.send(raw)
         if self._wants_second_draw(session, RequestKey.of(start)):
             self._send_second_draw(session, raw, start)
@@ -208,7 +201,7 @@ class ShadowFeed(RequestObserver):
         self._action_names[session_request.client_id] = session_request.action_names
         if len(self._action_names) > SESSIONS_LIMIT:
             self._action_names.popitem(last=False)
-        problem = self._comparator.on_session(session_request)
+        problem = self.comparator.on_session(session_request)
         if problem:
             self._log_warning(f'limits of {session_request.client_id!r}: {problem}')
         return True
@@ -232,33 +225,32 @@ class ShadowFeed(RequestObserver):
             self._drop('second_draw_unencodable')
 
     def _record_unsent(self, start: Envelope, reason: str) -> None:
-        self._comparator.on_unsent(start, reason, self._clock())
+        self.comparator.on_unsent(start, reason, self._clock())
 
     def _record_live(self, raw: bytes, reply: ReplySummary) -> None:
         (self._stochastic.add if reply.seed else self._stochastic.discard)(reply.policy)
         try:
-            self._comparator.on_live_chunk(wire_chunk.decode(raw), self._clock())
+            self.comparator.on_live_chunk(wire_chunk.decode(raw), self._clock())
         except Malformed as error:
             self._drop(error.reason)
 
     def _record_shadow(self, raw: bytes, arrived_ns: int) -> None:
-        try:
-            chunk = wire_chunk.decode(raw)
-        except Malformed as error:
-            self._drop(error.reason)
-            return
-        if chunk.status == Status.NO_SESSION:
-            self._sessions.forget(chunk.client_id)
-        self._comparator.on_shadow_chunk(chunk, arrived_ns)
+        if chunk := self._reply(raw):
+            self.comparator.on_shadow_chunk(chunk, arrived_ns)
 
     def _record_second_draw(self, raw: bytes, arrived_ns: int) -> None:
+        if chunk := self._reply(raw):
+            client_id = chunk.client_id.removesuffix(SECOND_DRAW_SUFFIX)
+            key = RequestKey(client_id, chunk.header.session_epoch, chunk.header.seq)
+            self.comparator.on_second_draw(key, chunk, arrived_ns)
+
+    def _reply(self, raw: bytes) -> Chunk | None:
+        """Return a reply, and forget its session if it has none; None if it cannot be read."""
         try:
             chunk = wire_chunk.decode(raw)
         except Malformed as error:
             self._drop(error.reason)
-            return
+            return None
         if chunk.status == Status.NO_SESSION:
             self._sessions.forget(chunk.client_id)
-        client_id = chunk.client_id.removesuffix(SECOND_DRAW_SUFFIX)
-        key = RequestKey(client_id, chunk.header.session_epoch, chunk.header.seq)
-        self._comparator.on_second_draw(key, chunk, arrived_ns)
+        return chunk

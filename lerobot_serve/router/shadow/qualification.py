@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from math import floor, isfinite, nan
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from lerobot_serve.contract.limits import FINGERPRINT_LIMIT, ID_LIMIT
-from lerobot_serve.router.storage.checked import checked_float, checked_int, checked_text
+from lerobot_serve.files.load import load, text_of
 
 GAP_LIMIT_NS = 10_000_000_000
 SAVE_PERIOD_NS = 10_000_000_000
@@ -24,27 +26,28 @@ POLICIES_LIMIT = 32
 # an episode counts again after samples of this many other episodes
 RECENT_EPISODES = 512
 WAIVER_LIMIT = 1024
-COUNT_LIMIT, SUM_LIMIT = 2**53, 1e300
-COUNTS = ('episodes', 'samples', 'trips', 'divergence_count', 'spreads_count')
-SUMS = ('observed_s', 'divergence_sum', 'spreads_sum', 'latency_sum_ms')
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Sum = Annotated[float, Meta(ge=0, le=1e300)]
+Fingerprint = Annotated[str, text_of(FINGERPRINT_LIMIT)]
+Episodes = list[Annotated[str, text_of(ID_LIMIT)]]
 
 
-@dataclass(slots=True)
-class ShadowRecord:
+class ShadowRecord(Struct):
     """The record of one policy. Samples with a NaN divergence count, but not in the means."""
 
-    observed_s: float = 0.0
-    episodes: int = 0
-    samples: int = 0
-    trips: int = 0
-    divergence_sum: float = 0.0
-    divergence_count: int = 0
-    spreads_sum: float = 0.0
-    spreads_count: int = 0
-    latency_sum_ms: float = 0.0
+    observed_s: Sum = 0.0
+    episodes: Count = 0
+    samples: Count = 0
+    trips: Count = 0
+    divergence_sum: Sum = 0.0
+    divergence_count: Count = 0
+    spreads_sum: Sum = 0.0
+    spreads_count: Count = 0
+    latency_sum_ms: Sum = 0.0
     # who let the policy begin without the requirements, and why; empty: they hold
-    waiver: str = ''
-    recent: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    waiver: Annotated[str, Meta(max_length=WAIVER_LIMIT)] = ''
+    # a list where it is stored
+    recent: dict[str, None] = msgspec.field(default_factory=dict)
 
     @property
     def hours(self) -> float:
@@ -58,18 +61,14 @@ class ShadowRecord:
     def spreads_mean(self) -> float:
         return self.spreads_sum / self.spreads_count if self.spreads_count else nan
 
-    @property
-    def latency_mean_ms(self) -> float:
-        return self.latency_sum_ms / self.samples if self.samples else nan
-
     def add_episode(self, episode_id: str) -> None:
         if not episode_id:
             return
         self.episodes += episode_id not in self.recent
+        self.recent.pop(episode_id, None)
         self.recent[episode_id] = None
-        self.recent.move_to_end(episode_id)
         if len(self.recent) > RECENT_EPISODES:
-            self.recent.popitem(last=False)
+            del self.recent[next(iter(self.recent))]
 
 
 class Qualification:
@@ -93,8 +92,8 @@ class Qualification:
         self._others: dict[str, dict[str, ShadowRecord]] = {}
         for policy, row in (known or {}).items():
             try:
-                self._records[checked_text(policy, FINGERPRINT_LIMIT)] = _record_from_json(row)
-            except (ValueError, TypeError, KeyError) as error:
+                self._records[load(Fingerprint, policy, 'fingerprint')] = _stored(row)
+            except ValueError as error:
                 warn(f'saved shadow record of {policy!r} discarded: invalid ({error!r})')
 
     def of(self, policy: str) -> ShadowRecord:
@@ -138,13 +137,13 @@ class Qualification:
         """Let a policy begin without the requirements, as an operator decides; stored at once."""
         record = self._records.setdefault(policy, ShadowRecord())
         record.waiver = by[:WAIVER_LIMIT]
-        self._keep(policy, record_to_json(record))
+        self._keep(policy, _to_store(record))
 
     def adopt(self, policy: str, router: str, row: Mapping[str, Any] | None) -> None:
         """Count what another router has seen of a policy in shadow, too. Executor thread."""
         try:
-            record = _record_from_json(row) if row else ShadowRecord()
-        except (ValueError, TypeError, KeyError):
+            record = _stored(row) if row else ShadowRecord()
+        except ValueError:
             # of another version
             record = ShadowRecord()
         self._others[policy] = {**self._others.get(policy, {}), router: record}
@@ -184,7 +183,7 @@ class Qualification:
         records = self._of_all_routers(policy)
         if len(records) == 1:
             return records[0]
-        return replace(
+        return msgspec.structs.replace(
             records[0],
             spreads_sum=sum(record.spreads_sum for record in records),
             spreads_count=sum(record.spreads_count for record in records),
@@ -205,27 +204,19 @@ class Qualification:
         """Store changed records now."""
         for policy in self._changed:
             record = self._records.get(policy)
-            self._keep(policy, record_to_json(record) if record else None)
+            self._keep(policy, _to_store(record) if record else None)
         self._changed.clear()
 
 
-def record_to_json(record: ShadowRecord) -> dict[str, Any]:
-    """Return a record as JSON for the store."""
-    numbers = {name: getattr(record, name) for name in (*COUNTS, *SUMS)}
-    return {**numbers, 'waiver': record.waiver, 'recent': list(record.recent)}
+def _to_store(record: ShadowRecord) -> dict[str, Any]:
+    return {**msgspec.to_builtins(record), 'recent': list(record.recent)}
 
 
-def _record_from_json(row: Mapping[str, Any]) -> ShadowRecord:
-    if not isinstance(row['recent'], list):
-        raise TypeError('recent must be a list')
-    recent = [checked_text(name, ID_LIMIT) for name in row['recent'][-RECENT_EPISODES:]]
-    # a record of an older version has none
-    waiver = checked_text(row.get('waiver', ''), WAIVER_LIMIT)
-    record = ShadowRecord(waiver=waiver, recent=OrderedDict.fromkeys(recent))
-    for name in COUNTS:
-        setattr(record, name, checked_int(row[name], name, COUNT_LIMIT))
-    for name in SUMS:
-        # a JSON writer may store 0.0 as an integer
-        value = float(row[name]) if type(row[name]) is int else row[name]
-        setattr(record, name, checked_float(value, name, SUM_LIMIT))
-    return record
+def _stored(row: Any) -> ShadowRecord:
+    """Return the record of a stored one. Raises ValueError."""
+    values = load(dict[str, Any], row, 'record')
+    # a record of an older version has no waiver
+    if missing := {*ShadowRecord.__struct_fields__} - {'waiver', *values}:
+        raise ValueError(f'{min(missing)} is missing')
+    recent = load(Episodes, values['recent'], 'recent')[-RECENT_EPISODES:]
+    return load(ShadowRecord, {**values, 'recent': dict.fromkeys(recent)}, 'record')

@@ -9,7 +9,7 @@ are opened on demand and closed with the session of the robot.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from lerobot_serve.contract.services.session import (
@@ -17,11 +17,15 @@ from lerobot_serve.contract.services.session import (
     SessionRefused,
     SessionRequest,
 )
+from lerobot_serve.router.replicas.replica import Replica
+from lerobot_serve.router.sessions.client_sessions import ClientSession
 
 CALL_TIMEOUT_S = 1.0
 # back-off after a refusal or a timeout
 RETRY_NS = 5_000_000_000
 SESSIONS_LIMIT = 4096
+# a replica with this load or more serves no second draws
+MAX_LOAD = 0.7
 # suffix of the client_id of second draws
 SECOND_DRAW_SUFFIX = '~again'
 
@@ -112,3 +116,21 @@ class ShadowSessions:
 def second_draw_client_id(client_id: str) -> str:
     """Return the client_id of the second draws of a robot."""
     return f'{client_id}{SECOND_DRAW_SUFFIX}'
+
+
+class SecondDraws:
+    """Selects a client among `clients`, one per replica; reads replicas without the lock."""
+
+    def __init__(
+        self, replicas: Mapping[str, Replica], clients: Mapping[str, ShadowClient]
+    ) -> None:
+        self._replicas, self._clients = replicas, clients
+
+    def client_for(self, session: ClientSession) -> ShadowClient | None:
+        """Return the client of the session's last replica; None if that is busy or not ready."""
+        places = session.places.get(session.slot, ())
+        if not places:
+            return None
+        replica = self._replicas[places[-1]]
+        is_idle = replica.is_ready and replica.placement_load < MAX_LOAD
+        return self._clients[replica.name] if is_idle else None

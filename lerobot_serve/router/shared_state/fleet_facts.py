@@ -12,27 +12,35 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 import math
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
+from msgspec.structs import asdict
+
+from lerobot_serve.files.load import load
 from lerobot_serve.router.canary.facts import (
     ARMS,
     counter_growth,
     COUNTERS,
+    Counters,
     counters,
-    COUNTERS_LIMIT,
     EpisodeEvent,
     Facts,
     SlotFacts,
 )
 from lerobot_serve.router.shared_state.rows import Member
-from lerobot_serve.router.storage.checked import (
-    checked_flag,
-    checked_float,
-    checked_int,
-    checked_text,
-)
 
-LARGEST = 1e9
+Value = Annotated[float, Meta(ge=0, le=1e9)]
+
+
+class SlotReport(Counters):
+    """What another router sees of a slot; the latency is null with too few replies."""
+
+    latency_ms_p95: Value | None
+    oldest_age_s: Value
+    healthy: bool
+    health_text: str
+    policy: str
 
 
 @dataclass(slots=True)
@@ -74,18 +82,29 @@ def counters_from_json(values: object) -> FleetCounters:
     for run, arms in values.items():
         for arm in ARMS:
             with suppress(ValueError, KeyError, TypeError):
-                found.known[run, arm] = _counted(arms[arm])
+                found.known[run, arm] = SlotFacts(**asdict(load(Counters, arms[arm], arm)))
     return found
 
 
 def report_of(facts: Facts) -> dict[str, Any]:
     """Return the own view of both slots for the other routers; see `reported`."""
-    return {arm: _slot_json(getattr(facts, arm)) for arm in ARMS}
+    return {arm: _reported_slot(getattr(facts, arm)) for arm in ARMS}
+
+
+def _reported_slot(slot: SlotFacts) -> dict[str, Any]:
+    values = {name: getattr(slot, name) for name in SlotReport.__struct_fields__}
+    latency = slot.latency_ms_p95
+    values['latency_ms_p95'] = None if math.isnan(latency) else float(latency)
+    return {**values, 'oldest_age_s': float(slot.oldest_age_s)}
 
 
 def reported(report: Mapping[str, Any]) -> dict[str, SlotFacts]:
-    """Return the view of another router. Raises ValueError, KeyError or TypeError."""
-    return {arm: _slot_from_json(report[arm]) for arm in ARMS}
+    """Return the view of another router. Raises ValueError."""
+    views = {arm: asdict(load(SlotReport, report.get(arm), arm)) for arm in ARMS}
+    for view in views.values():
+        if view['latency_ms_p95'] is None:
+            view['latency_ms_p95'] = math.nan
+    return {arm: SlotFacts(**view) for arm, view in views.items()}
 
 
 def fleet_facts(
@@ -129,37 +148,4 @@ def _disagreement(arm: str, own: SlotFacts, place: str, seen: SlotFacts) -> str:
         return f'the {arm} is {own.policy} here, and {seen.policy} {place}'
     return (
         '' if seen.healthy else f'the slot of the {arm} is not healthy {place}: {seen.health_text}'
-    )
-
-
-def _slot_json(slot: SlotFacts) -> dict[str, Any]:
-    latency = slot.latency_ms_p95
-    return {
-        **{name: getattr(slot, name) for name in COUNTERS},
-        'latency_ms_p95': None if math.isnan(latency) else float(latency),
-        'oldest_age_s': float(slot.oldest_age_s),
-        'healthy': slot.healthy,
-        'health_text': slot.health_text,
-        'policy': slot.policy,
-    }
-
-
-def _counted(values: Mapping[str, Any]) -> SlotFacts:
-    found: dict[str, Any] = {
-        name: checked_int(values[name], name, COUNTERS_LIMIT) for name in COUNTERS
-    }
-    return replace(SlotFacts(), **found)
-
-
-def _slot_from_json(values: Mapping[str, Any]) -> SlotFacts:
-    latency = values['latency_ms_p95']
-    return replace(
-        _counted(values),
-        latency_ms_p95=(
-            math.nan if latency is None else checked_float(latency, 'latency_ms_p95', LARGEST)
-        ),
-        oldest_age_s=checked_float(values['oldest_age_s'], 'oldest_age_s', LARGEST),
-        healthy=checked_flag(values['healthy'], 'healthy'),
-        health_text=checked_text(values['health_text']),
-        policy=checked_text(values['policy']),
     )

@@ -65,8 +65,7 @@ class StateFollower:
         warn: Callable[[str], None],
         inform: Callable[[str], None],
     ) -> None:
-        self._address, self._router = store.address, store.router
-        self._node, self._capacity = store.node, capacity
+        self.store, self._address, self._capacity = store, store.address, capacity
         self._warn, self._inform = warn, inform
         self._lock = threading.Lock()
         self._connection: Connection | None = None
@@ -144,7 +143,7 @@ class StateFollower:
             interrupt(connection)
 
     def _connect(self) -> Connection:
-        connection = self._connection = connect(self._address.url, f'{self._node} follows')
+        connection = self._connection = connect(self._address.url, f'{self.store.node} follows')
         with time_limit(connection):
             enter_schema(connection, self._address.schema)
             connection.execute(sql.SQL('LISTEN {}').format(sql.Identifier(self._address.schema)))
@@ -165,7 +164,7 @@ class StateFollower:
 
     def _drain_notes(self, connection: Connection) -> None:
         for note in connection.notifies(timeout=PERIOD_S - GAP_S):
-            if note.payload != self._router or self._leads:
+            if note.payload != self.store.router or self._leads:
                 break
         for _ in connection.notifies(timeout=0):
             pass
@@ -226,13 +225,13 @@ class StateFollower:
             'INSERT INTO members VALUES (%s, %s, now(), %s, pg_backend_pid(), %s) '
             'ON CONFLICT (router) DO UPDATE SET seen = EXCLUDED.seen, leads = EXCLUDED.leads, '
             'backend = EXCLUDED.backend, report = EXCLUDED.report',
-            (self._router, self._node, self._leads, json.dumps(report)),
+            (self.store.router, self.store.node, self._leads, json.dumps(report)),
         )
         # an earlier run of this router, which cannot say goodbye when it is killed
         connection.execute(
             'DELETE FROM members WHERE name = %s AND NOT leads '
             "AND seen < now() - interval '1 second'",
-            (self._node,),
+            (self.store.node,),
         )
         rows = connection.execute(
             'SELECT router, name, report FROM members '
@@ -290,7 +289,7 @@ class StateFollower:
         shadow = connection.execute(
             'SELECT policy, router, record, revision FROM shadow '
             'WHERE revision > %s AND router <> %s ORDER BY revision',
-            (self._compared, self._node),
+            (self._compared, self.store.node),
         ).fetchall()
         if changes.leads:
             rows = connection.execute(
@@ -299,7 +298,7 @@ class StateFollower:
             )
             changes.episodes = [(number, (name, what, arm)) for number, name, what, arm in rows]
         changes.decisions = read_decisions(decisions, changes.damage)
-        others = (row for row in placements if row[7] != self._router)
+        others = (row for row in placements if row[7] != self.store.router)
         changes.placements = read_placements(others, changes.damage)
         changes.shadow = read_shadow(shadow)
         self._decided = max((row[3] for row in decisions), default=self._decided)

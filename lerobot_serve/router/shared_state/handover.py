@@ -34,9 +34,8 @@ from lerobot_serve.router.storage.content import (
     StoreContent,
     VERDICT,
 )
-from lerobot_serve.router.storage.decision_values import withholding
 from lerobot_serve.router.storage.decisions import BY_FILE, live_specs, to_json_value
-from lerobot_serve.router.storage.state_store import StateStore
+from lerobot_serve.router.storage.state_store import StateStore, withholding
 
 # values of state_import
 ASK, LAST, NONE = 'ask', 'last', 'none'

@@ -22,7 +22,7 @@ from lerobot_serve.router.storage.content import (
     StoredPlacement,
     VERDICT,
 )
-from lerobot_serve.router.storage.decision_values import decision_problem
+from lerobot_serve.router.storage.state_store import decision_problem
 
 DECISION_COLUMNS = 'kind, name, value, revision, router'
 PLACEMENT_COLUMNS = 'episode, slot, split_percent, moved, reason, split_version, revision, router'

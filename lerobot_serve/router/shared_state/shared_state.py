@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TYPE_CHECKING
 
 from lerobot_serve import __version__
 from lerobot_serve.contract.names import client_of_episode
@@ -55,6 +55,10 @@ from lerobot_serve.router.storage.content import (
 )
 from lerobot_serve.router.storage.decisions import DurableDecisions, live_changes, live_specs
 
+if TYPE_CHECKING:
+    # a router with a file needs no psycopg
+    from lerobot_serve.router.shared_state.follower import StateFollower
+
 # of a report: the servers of each slot
 SERVERS = 'servers'
 PLACEMENTS_AT_ONCE = 200
@@ -62,32 +66,14 @@ PLACEMENTS_AT_ONCE = 200
 COUNTERS = 'counters'
 
 
-class Follower(Protocol):
-    """Reads what other routers write; see follower.StateFollower."""
-
-    @property
-    def is_away(self) -> bool: ...
-
-    def take(self) -> list[Changes]: ...
-
-    def put(self, report: dict[str, Any], episodes_after: int) -> None: ...
-
-    def rest(self) -> None: ...
-
-    def read_all(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class SharedParts:
     """
-    What changes of other routers apply to. `written` has the revisions of the own decisions,
-    `set_own` sets parameters by field, `parameters` returns those in force.
+    What changes of other routers apply to. `set_own` sets parameters by field, `parameters`
+    returns those in force.
     """
 
-    name: str
-    run: str
-    written: Mapping[DecisionKey, int]
-    follower: Follower
+    follower: StateFollower
     decisions: DurableDecisions
     table: RoutingTable
     canary: CanaryController
@@ -101,7 +87,7 @@ class SharedState:
     """See the module."""
 
     def __init__(self, parts: SharedParts) -> None:
-        self._parts = parts
+        self._parts, self._store = parts, parts.follower.store
         self._members: list[Member] = []
         self._episodes: list[tuple[int, EpisodeRow]] = []
         self._counters = FleetCounters()
@@ -134,7 +120,7 @@ class SharedState:
         return '; '.join(filter(None, (self._damage_text, *map(self._stranger, self._others()))))
 
     def _others(self) -> list[Member]:
-        return [member for member in self._members if member.router != self._parts.run]
+        return [member for member in self._members if member.router != self._store.router]
 
     # changes of others
 
@@ -179,7 +165,7 @@ class SharedState:
 
     def _is_news(self, row: DecisionRow, *, whole: bool) -> bool:
         writer = self._parts.decisions.writer
-        age = age_of(row.revision, self._parts.written.get(row.key, 0))
+        age = age_of(row.revision, self._store.written.get(row.key, 0))
         is_unwritten = writer.has_unwritten(row.key)
         if row.key[0] == CANARY and age is not Age.OLDER and not is_unwritten:
             # what this router decides next builds on it
@@ -196,7 +182,7 @@ class SharedState:
             if key not in known
             and key[0] == VERDICT
             and writer.decisions[key]['verdict'] != PolicyVerdict.DAMAGED.value
-            and key not in self._parts.written
+            and key not in self._store.written
             and not writer.has_unwritten(key)
         ]
 
@@ -272,10 +258,10 @@ class SharedState:
         now = {member.router: member.name for member in members}
         log = self._parts.context.log_info
         for run, name in now.items():
-            if run not in before and run != self._parts.run:
+            if run not in before and run != self._store.router:
                 log(f'{name} serves this site, too')
         for run, name in before.items():
-            if run not in now and run != self._parts.run:
+            if run not in now and run != self._store.router:
                 log(f'{name} has left this site, or cannot be reached')
         text = '; '.join(filter(None, map(self._stranger, self._others())))
         if text and text != self._warned:
@@ -284,7 +270,7 @@ class SharedState:
 
     def _stranger(self, member: Member) -> str:
         """Return why a router seems to be of another site, or cannot be understood."""
-        if member.name == self._parts.name:
+        if member.name == self._parts.context.name:
             return (
                 f'two routers of this site are named {member.name}: give each a name of its own, '
                 'or two sites two values of state_site'
@@ -341,14 +327,14 @@ class SharedState:
             own,
             others,
             self._counters,
-            parts.run,
+            self._store.router,
             tuple(
                 EpisodeEvent(name, what, arm, client_of_episode(name))
                 for _, (name, what, arm) in counted
             ),
             problems,
         )
-        runs = {parts.run, *(member.router for member, _ in others)}
+        runs = {self._store.router, *(member.router for member, _ in others)}
         parts.canary.counted = {
             COUNTED_UNTIL: counted[-1][0] if counted else self._counted_until,
             COUNTERS: self._counters.as_json(runs),
@@ -367,7 +353,7 @@ class SharedState:
                 continue
             try:
                 views.append((member, reported(member.report)))
-            except (ValueError, KeyError, TypeError) as error:
+            except ValueError as error:
                 problems.append(f'the report of {member.name} cannot be read: {error!r}')
         return views, problems
 

@@ -1,13 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store of the router's state is: a SQLite file, or PostgreSQL for several routers."""
+"""
+What a store of the router's state is, a SQLite file or PostgreSQL for several routers, and what
+the decisions in it say.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol
 
+from msgspec import Struct
+
+from lerobot_serve.files.load import load, Refused, rule
+from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS, PolicyVerdict
 from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.content import DecisionKey, StoreContent, StoreDamage
+from lerobot_serve.router.storage.content import (
+    CANARY,
+    DecisionKey,
+    DRAIN,
+    PARAMETER,
+    StoreContent,
+    StoreDamage,
+    VERDICT,
+)
 from lerobot_serve.state_folder import FolderLock
+
+WITHHOLDING_VERDICTS = tuple(verdict.value for verdict in BARRING_VERDICTS)
+KNOWN_VERDICTS = tuple(verdict.value for verdict in PolicyVerdict)
+ONE_VERDICT = f'one of {", ".join(KNOWN_VERDICTS)}'
 
 
 class StoreRefused(Exception):
@@ -58,13 +78,61 @@ class StateStore(Protocol):
         """Release the store."""
 
 
-@runtime_checkable
-class SharedStore(Protocol):
-    """
-    What a store that routers share has beside: `router` names this run of the router, `written`
-    has the revisions of its decisions, the others are of the content.
-    """
+class StoredParameter(Struct):
+    """A parameter that was set live, and the value that it had in the file."""
 
-    router: str
-    written: dict[DecisionKey, int]
-    canary_revision: int
+    value: Any
+    file: Any
+    when: str
+    by: str
+
+
+class StoredDrain(Struct):
+    """A drain of a slot; empty: none."""
+
+    text: str
+    now: bool
+
+
+class StoredVerdict(Struct):
+    """A verdict on a policy or a slot."""
+
+    verdict: Annotated[
+        str, rule(KNOWN_VERDICTS.__contains__, f'one of {", ".join(KNOWN_VERDICTS)}')
+    ]
+    text: str
+    now: bool
+
+
+FORMS: dict[str, Any] = {
+    PARAMETER: StoredParameter,
+    DRAIN: StoredDrain,
+    VERDICT: StoredVerdict,
+    CANARY: dict[str, Any],
+}
+
+
+def withholding(decisions: Mapping[DecisionKey, Any]) -> dict[DecisionKey, Any]:
+    """Return the decisions that withhold a policy or a slot: they take effect in any case."""
+    return {
+        (kind, name): value
+        for (kind, name), value in decisions.items()
+        if value
+        and (
+            (kind == DRAIN and value['text'])
+            or (kind == VERDICT and value['verdict'] in WITHHOLDING_VERDICTS)
+        )
+    }
+
+
+def decision_problem(kind: str, value: Any) -> str:
+    """
+    Return what is wrong with a decision that other programs can write, too; empty when nothing is.
+    """
+    if kind not in FORMS:
+        return f'unknown kind {kind!r}'
+    try:
+        load(FORMS[kind], value, '')
+    except Refused as refused:
+        return str(refused)
+    return ''

@@ -28,8 +28,7 @@ from lerobot_serve.router.storage.content import (
     StoreContent,
     StoredPlacement,
 )
-from lerobot_serve.router.storage.decision_values import withholding
-from lerobot_serve.router.storage.state_store import DecisionConflict, StateStore
+from lerobot_serve.router.storage.state_store import DecisionConflict, StateStore, withholding
 
 RETRY_S = 1.0
 # time limit of the disk for one decision, and for what `when_durable` waits for

@@ -18,6 +18,8 @@ from support.router.contexts import make_context
 from support.router.dispatch_rig import policy_of, Rig
 
 OPEN_TIMEOUT_S = 3.0
+SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
+THREE = {'prod': ('/p1', '/p2', '/p3')}
 
 
 class FakeReplica:
@@ -126,3 +128,7 @@ class ControlRig(Rig):
                 for server in servers:
                     places[server].append(robot.request.client_id)
         return {name: sorted(clients) for name, clients in places.items()}
+
+
+def places_of(rig: ControlRig, name: str = 'robot') -> dict[str, tuple[str, ...]]:
+    return rig.robots.current(name).places

@@ -10,7 +10,7 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
-from lerobot_serve.router.runtime import RouterConnections, RouterRuntime
+from lerobot_serve.router.runtime import RouterRuntime
 from lerobot_serve.router.thread_group import ThreadGroup
 from support.router.router_core_rig import RoutingRig
 
@@ -69,8 +69,7 @@ class RuntimeRig(RoutingRig):
         return ReplicaTransport(clients, replies, self.drops, self.unknown.append)
 
     def routing(self) -> RouterRuntime:
-        connections = RouterConnections(self.behind, None, self.topics.append)
-        return RouterRuntime(self.core, connections, self.group, self.context)
+        return RouterRuntime(self.core, self.behind, self.group, self.context)
 
     def start(self, name: str, target, wake) -> threading.Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)

@@ -48,7 +48,7 @@ STAMPS = {
     'demo/steady_time.py': 'the origin of times in a report',
     'tools/doctor/link.py': 'how long a certificate is still valid',
     'tools/doctor/clocks.py': 'whether the system clock steps is what it measures',
-    'router/monitoring/local_time.py': 'texts for people, and what a store keeps for them',
+    'router/context.py': 'texts for people, and what a store keeps for them',
     'trace/writing/open_trace.py': 'the header of a trace, and its name',
 }
 # file -> what it does with a node's ROS clock besides a stamp

@@ -18,9 +18,10 @@ the first two are left out, a failure of an unknown robot is one of an assumed r
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 PRIOR_FAILURES = 1
 # known ends behind an open episode, from which on it is left out
@@ -31,6 +32,15 @@ FAILURES = ('failure', 'aborted')
 KNOWN = ('success', *FAILURES)
 # of an episode that waits; the others have no outcome
 ENDS = ('', *KNOWN, 'moved', 'unreported')
+Count = Annotated[int, Meta(ge=0)]
+End = Annotated[str, Meta(pattern=rf'^({"|".join(ENDS)})\Z', description='an end or empty')]
+
+
+class StoredRuns(Struct, frozen=True):
+    """The state of FailureRuns: its four counts; robots with their run and waiting episodes."""
+
+    counts: tuple[Count, Count, Count, Count]
+    robots: list[tuple[str, Count, list[tuple[str, End]]]]
 
 
 @dataclass(slots=True)
@@ -105,39 +115,24 @@ class FailureRuns:
         share = (failures + 1) / (self.episodes + 2)
         return max(1.0, mean_run * (1 - share) / (1 + share))
 
-    def snapshot(self) -> dict[str, Any]:
+    def stored(self) -> StoredRuns:
         """Return the state for `restore`."""
-        return {
-            'counts': [self.episodes, self.failures, self.unknown, self.squares],
-            'robots': [
-                [name, robot.run, [list(end) for end in robot.waiting.items()]]
-                for name, robot in self._robots.items()
-                if robot.run or robot.waiting
-            ],
-        }
+        robots = [
+            (name, robot.run, list(robot.waiting.items()))
+            for name, robot in self._robots.items()
+            if robot.run or robot.waiting
+        ]
+        return StoredRuns((self.episodes, self.failures, self.unknown, self.squares), robots)
 
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Restore the state of a snapshot. Raises ValueError, KeyError or TypeError."""
-        counts = [_count(value) for value in snapshot['counts']]
-        self.episodes, self.failures, self.unknown, self.squares = counts
+    def restore(self, stored: StoredRuns) -> None:
+        """Restore a stored state. Raises ValueError."""
+        self.episodes, self.failures, self.unknown, self.squares = stored.counts
         if self.failures + self.unknown > self.episodes:
-            raise ValueError(f'more failures than episodes: {counts!r}')
-        for name, run, waiting in snapshot['robots']:
-            robot = RobotEpisodes(_count(run))
-            for episode_id, what in waiting:
-                if type(name) is not str or type(episode_id) is not str or what not in ENDS:
-                    raise ValueError(f'episode {episode_id!r} of {name!r}: {what!r}')
-                robot.waiting[episode_id] = what
-                robot.known += bool(what)
-                if not what:
-                    self._robot_of[episode_id] = name
-            self._robots[name] = robot
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f'a count of runs is {value!r}')
-    return value
+            raise ValueError(f'more failures than episodes: {stored.counts!r}')
+        for name, run, waiting in stored.robots:
+            known = sum(bool(what) for _, what in waiting)
+            self._robots[name] = RobotEpisodes(run, OrderedDict(waiting), known)
+            self._robot_of.update((episode_id, name) for episode_id, what in waiting if not what)
 
 
 def common_factor(candidate: FailureRuns, champion: FailureRuns, assumed_run: int) -> float:

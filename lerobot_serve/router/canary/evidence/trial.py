@@ -26,18 +26,58 @@ from __future__ import annotations
 
 from collections import deque, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Annotated
 
-from lerobot_serve.router.canary.evidence.failure_runs import common_factor, FailureRuns
+from msgspec import Meta, Struct, UNSET, UnsetType
+
+from lerobot_serve.router.canary.evidence.failure_runs import (
+    common_factor,
+    FailureRuns,
+    StoredRuns,
+)
 from lerobot_serve.router.canary.evidence.sequential_test import FRACTIONS, Wager
-from lerobot_serve.router.canary.facts import ArmCounts, ARMS, BEGUN, EpisodeEvent
-from lerobot_serve.router.storage.checked import checked_float, checked_int
+from lerobot_serve.router.canary.facts import (
+    arm_values,
+    ArmCounts,
+    ArmName,
+    ARMS,
+    BEGUN,
+    Count,
+    EpisodeEvent,
+    OfArms,
+    stored_counts,
+    StoredArm,
+)
 
 # limits of blocks with open episodes and of open episodes; older ones are settled at their worst
 BLOCKS_LIMIT, OPEN_LIMIT = 4000, 20_000
-COUNT_LIMIT, LOG_E_LIMIT = 10**15, 1e9
+LogE = Annotated[float, Meta(ge=-1e9, le=1e9)]
+Wealth = Annotated[list[LogE], Meta(min_length=len(FRACTIONS), max_length=len(FRACTIONS))]
+# of both arms, one after the other
+StoredBlock = Annotated[tuple[Count, ...], Meta(min_length=12, max_length=12)]
+
+
+class StoredSeries(Struct, frozen=True):
+    """The state of BlockSeries; wealth and best are by test."""
+
+    first: Count
+    blocks: Annotated[list[StoredBlock], Meta(min_length=1, max_length=BLOCKS_LIMIT + 2)]
+    wealth: dict[str, Wealth]
+    best: dict[str, LogE]
+
+
+class StoredTrial(Struct, frozen=True):
+    """The state of StepTrial."""
+
+    totals: OfArms[StoredArm]
+    wide: StoredSeries
+    narrow: StoredSeries
+    # episode, arm, numbers of its blocks
+    open: list[tuple[str, ArmName, Count, Count]]
+    # an older state has none
+    runs: OfArms[StoredRuns] | UnsetType = UNSET
 
 
 @dataclass(slots=True)
@@ -133,29 +173,26 @@ class BlockSeries:
     def _may_settle(self) -> bool:
         return self._blocks[0].open == 0 or len(self._blocks) > BLOCKS_LIMIT
 
-    def snapshot(self) -> dict[str, Any]:
+    def stored(self) -> StoredSeries:
         """Return the state for `restore`."""
-        return {
-            'first': self._first,
-            'blocks': [[*astuple(b.candidate), *astuple(b.champion)] for b in self._blocks],
-            'wealth': {name: list(wager.wealth) for name, wager in self.wagers.items()},
-            'best': dict(self.best),
-        }
+        return StoredSeries(
+            self._first,
+            [arm_values(block.candidate) + arm_values(block.champion) for block in self._blocks],
+            {name: wager.wealth for name, wager in self.wagers.items()},
+            self.best,
+        )
 
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Restore the state of a snapshot. Raises ValueError, KeyError or TypeError."""
-        blocks = [_block(values) for values in snapshot['blocks']]
-        if not 0 < len(blocks) <= BLOCKS_LIMIT + 2:
-            raise ValueError(f'{len(blocks)} blocks')
-        for name, wager in self.wagers.items():
-            wealth = [_log_e(value) for value in snapshot['wealth'][name]]
-            if len(wealth) != len(FRACTIONS):
-                raise ValueError(f'wealth is {wealth!r}')
-            wager.wealth = wealth
-            self.best[name] = _log_e(snapshot['best'][name])
+    def restore(self, stored: StoredSeries) -> None:
+        """Restore a stored state. Raises ValueError and KeyError."""
+        blocks = [
+            EpisodeBlock(stored_counts(values[:6]), stored_counts(values[6:]))
+            for values in stored.blocks
+        ]
         if any(min(b.candidate.begun, b.champion.begun) < self._size for b in blocks[:-1]):
             raise ValueError('a block is closed with too few episodes')
-        self._first, self._blocks = _count(snapshot['first'], 'first'), deque(blocks)
+        for name, wager in self.wagers.items():
+            wager.wealth, self.best[name] = stored.wealth[name], stored.best[name]
+        self._first, self._blocks = stored.first, deque(blocks)
         self._has_changed = True
 
     @property
@@ -234,51 +271,25 @@ class StepTrial:
         """Open episodes with their arm."""
         return {episode_id: place[0] for episode_id, place in self._open.items()}
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return the state for `restore` as plain data."""
-        return {
-            'totals': {arm: list(astuple(total)) for arm, total in self.totals.items()},
-            'wide': self.wide.snapshot(),
-            'narrow': self.narrow.snapshot(),
-            'runs': {arm: runs.snapshot() for arm, runs in self.runs.items()},
-            'open': [[episode_id, *place] for episode_id, place in self._open.items()],
-        }
+    def stored(self) -> StoredTrial:
+        """Return the state for `restore`."""
+        return StoredTrial(
+            {arm: arm_values(total) for arm, total in self.totals.items()},
+            self.wide.stored(),
+            self.narrow.stored(),
+            [(episode_id, *place) for episode_id, place in self._open.items()],
+            {arm: runs.stored() for arm, runs in self.runs.items()},
+        )
 
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Restore the state of a snapshot. Raises ValueError, KeyError or TypeError."""
-        self.totals = {arm: _arm(snapshot['totals'][arm]) for arm in ARMS}
-        self.wide.restore(snapshot['wide'])
-        self.narrow.restore(snapshot['narrow'])
-        # an older snapshot has none
-        if 'runs' in snapshot:
-            for arm, runs in self.runs.items():
-                runs.restore(snapshot['runs'][arm])
-        for episode_id, arm, wide, narrow in snapshot['open']:
-            inside = (
-                _count(wide, 'block') <= self.wide.last
-                and _count(narrow, 'block') <= self.narrow.last
-            )
-            if type(episode_id) is not str or arm not in ARMS or not inside:
-                raise ValueError(f'open episode {episode_id!r} of {arm!r}: {wide!r}, {narrow!r}')
+    def restore(self, stored: StoredTrial) -> None:
+        """Restore a stored state. Raises ValueError and KeyError."""
+        self.totals = {arm: stored_counts(stored.totals[arm]) for arm in ARMS}
+        self.wide.restore(stored.wide)
+        self.narrow.restore(stored.narrow)
+        if isinstance(stored.runs, dict):
+            for arm, runs in stored.runs.items():
+                self.runs[arm].restore(runs)
+        for episode_id, arm, wide, narrow in stored.open:
+            if wide > self.wide.last or narrow > self.narrow.last:
+                raise ValueError(f'open episode {episode_id!r} of a block to come')
             self._open[episode_id] = arm, wide, narrow
-
-
-def _count(value: object, name: str) -> int:
-    return checked_int(value, name, COUNT_LIMIT)
-
-
-def _arm(values: Sequence[object]) -> ArmCounts:
-    names = [entry.name for entry in fields(ArmCounts)]
-    arm = ArmCounts(*(_count(value, name) for name, value in zip(names, values, strict=True)))
-    if arm.open < 0:
-        raise ValueError(f'more ends than episodes: {values!r}')
-    return arm
-
-
-def _block(values: Sequence[object]) -> EpisodeBlock:
-    half = len(fields(ArmCounts))
-    return EpisodeBlock(_arm(values[:half]), _arm(values[half:]))
-
-
-def _log_e(value: object) -> float:
-    return checked_float(value, 'log e', LOG_E_LIMIT, low=-LOG_E_LIMIT)

@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 import math
+from typing import Annotated
 
-from lerobot_serve.router.storage.checked import checked_float
+from msgspec import Meta
 
 # stakes as fractions of the largest one, 1 / bound
 STAKE_FRACTIONS = (0.02, 0.1, 0.4, 0.9)
@@ -32,7 +33,10 @@ REPLIES_PER_ALARM, CHUNKS_PER_ALARM = 10**6, 1000
 HIGHEST_BOUND = 0.95
 # half-life of the champion's recent share, in multiples of the minimum count
 HALF_LIFE_MINIMUMS = 2.0
-EVIDENCE_LIMIT = 1e15
+Evidence = Annotated[float, Meta(ge=0, le=1e15)]
+# the fields of the runs of an alarm, its own counts, and those of its baseline
+STORED_VALUES = 3 * len(STAKE_FRACTIONS) + 2 + 4
+StoredAlarm = Annotated[list[Evidence], Meta(min_length=STORED_VALUES, max_length=STORED_VALUES)]
 
 
 def alarm_threshold(observations: int) -> float:
@@ -92,21 +96,6 @@ class ShareAlarm:
         """The run with the largest evidence."""
         return max(self.runs, key=lambda run: run.evidence)
 
-    def snapshot(self) -> list[float]:
-        """Return the state for `restore`."""
-        values = [value for run in self.runs for value in (run.evidence, run.events, run.count)]
-        return [*values, self.events, self.count]
-
-    def restore(self, snapshot: Sequence[object]) -> None:
-        """Restore the state of a snapshot. Raises ValueError or TypeError."""
-        values = [_number(value) for value in snapshot]
-        if len(values) != 3 * len(STAKE_FRACTIONS) + 2:
-            raise ValueError(f'alarm has {len(values)} values')
-        self.runs = [
-            EvidenceRun(*values[i : i + 3]) for i in range(0, 3 * len(STAKE_FRACTIONS), 3)
-        ]
-        self.events, self.count = values[-2:]
-
 
 @dataclass(slots=True)
 class ChampionShare:
@@ -139,20 +128,21 @@ class ShareAlarms:
         self.of = {kind: ShareAlarm() for kind in kinds}
         self.baselines = {kind: ChampionShare() for kind in kinds}
 
-    def snapshot(self) -> dict[str, list[float]]:
+    def stored(self) -> dict[str, list[float]]:
         """Return the state for `restore`."""
         return {
-            kind: [*alarm.snapshot(), *astuple(self.baselines[kind])]
+            kind: [
+                *(value for run in alarm.runs for value in astuple(run)),
+                alarm.events,
+                alarm.count,
+                *astuple(self.baselines[kind]),
+            ]
             for kind, alarm in self.of.items()
         }
 
-    def restore(self, snapshot: Mapping[str, Sequence[object]]) -> None:
-        """Restore the state of a snapshot. Raises ValueError, KeyError or TypeError."""
+    def restore(self, stored: Mapping[str, Sequence[float]]) -> None:
+        """Restore a stored state. Raises KeyError."""
         for kind, alarm in self.of.items():
-            *values, a, b, c, d = snapshot[kind]
-            alarm.restore(values)
-            self.baselines[kind] = ChampionShare(_number(a), _number(b), _number(c), _number(d))
-
-
-def _number(value: object) -> float:
-    return checked_float(value, 'evidence', EVIDENCE_LIMIT)
+            *runs, alarm.events, alarm.count = stored[kind][:-4]
+            alarm.runs = [EvidenceRun(*runs[i : i + 3]) for i in range(0, len(runs), 3)]
+            self.baselines[kind] = ChampionShare(*stored[kind][-4:])

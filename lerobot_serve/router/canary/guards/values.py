@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 import math
 
+from lerobot_serve.contract.records import GuardState
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
 from lerobot_serve.router.canary.guards.alarms import ShareAlarms
 from lerobot_serve.router.canary.guards.halts import halt_shares, halt_verdict, HaltVerdict
@@ -21,25 +21,11 @@ from lerobot_serve.router.canary.plan import GuardLimits
 SHARE_NAMES = {'failed_replies': 'failed_replies', 'trips': 'cage', 'fallbacks': 'fallback'}
 
 
-@dataclass(frozen=True, slots=True)
-class GuardValue:
+def guard_values(facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> tuple[GuardState, ...]:
     """
-    One guard in a step: the candidate's value, nan without data, and the limit now, 0 when it is
-    off; the data behind the value and the number that it needs; the evidence as a share of what
-    rolls back.
+    Return the values of all guards from the facts of a step. A value without data is nan, the
+    limit of a guard that is off is 0; `alarm` is the evidence as a share of what rolls back.
     """
-
-    name: str
-    unit: str
-    value: float
-    limit: float
-    samples: int
-    minimum_samples: int
-    alarm: float
-
-
-def guard_values(facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> tuple[GuardValue, ...]:
-    """Return the values of all guards from the facts of a step."""
     shares = [_share(kind, facts.candidate, alarms, limits) for kind in GUARDED_SHARES]
     failed, *of_commands = shares
     return (
@@ -53,11 +39,11 @@ def guard_values(facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> tupl
 
 def _share(
     kind: GuardedShare, slot: SlotFacts, alarms: ShareAlarms, limits: GuardLimits
-) -> GuardValue:
+) -> GuardState:
     events, total = getattr(slot, kind.events), getattr(slot, kind.total)
     is_on = bool(getattr(limits, kind.limit))
     evidence = alarms.of[kind.events].strongest.evidence
-    return GuardValue(
+    return GuardState(
         SHARE_NAMES[kind.events],
         '%',
         percentage(events, total) if total else math.nan,
@@ -68,11 +54,11 @@ def _share(
     )
 
 
-def _latency(facts: Facts, limits: GuardLimits) -> GuardValue:
+def _latency(facts: Facts, limits: GuardLimits) -> GuardState:
     champion = facts.champion.latency_ms_p95
     floor = LATENCY_FLOOR_MS if math.isnan(champion) else max(champion, LATENCY_FLOOR_MS)
     value, limit = facts.candidate.latency_ms_p95, limits.latency_ratio * floor
-    return GuardValue(
+    return GuardState(
         'latency',
         'ms',
         value,
@@ -83,10 +69,10 @@ def _latency(facts: Facts, limits: GuardLimits) -> GuardValue:
     )
 
 
-def _halted(facts: Facts, limits: GuardLimits) -> GuardValue:
+def _halted(facts: Facts, limits: GuardLimits) -> GuardState:
     shares = halt_shares(facts, limits)
     is_alarm = halt_verdict(shares, limits) is HaltVerdict.ROLL_BACK
-    return GuardValue(
+    return GuardState(
         'halted',
         '%',
         shares.candidate_percent if shares.episodes or shares.count else math.nan,
@@ -97,8 +83,8 @@ def _halted(facts: Facts, limits: GuardLimits) -> GuardValue:
     )
 
 
-def _divergence(facts: Facts, limits: GuardLimits) -> GuardValue:
-    return GuardValue(
+def _divergence(facts: Facts, limits: GuardLimits) -> GuardState:
+    return GuardState(
         'divergence',
         'spreads',
         facts.divergence,

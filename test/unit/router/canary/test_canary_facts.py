@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 from hypothesis import given
 from hypothesis import strategies as st
-import pytest
 
 from lerobot_serve.router.canary.facts import (
     ArmCounts,
@@ -70,19 +71,10 @@ def test_after_a_restart_it_goes_on_from_what_it_remembers(slot, more, later):
     # the router's own counters begin at 0 again, or go on: either way only growth counts
     for begin in (SlotFacts(), grown(slot, more)):
         again = CounterGrowth()
-        again.restore(first.snapshot())
+        again.arms = deepcopy(first.arms)
         again.add(Facts(begin, begin))
         again.add(Facts(grown(begin, later), begin))
         since = again.since_begin(Facts(slot, slot), ARMS).candidate
         assert counters(since) == {
             name: more.get(name, 0) + later.get(name, 0) for name in COUNTERS
         }
-
-
-@pytest.mark.parametrize('value', [-1, 10**16, 1.0, True, None, '1'])
-def test_a_count_that_is_none_is_refused(value):
-    growth = CounterGrowth()
-    memory = growth.snapshot()
-    memory['champion']['replies'] = value
-    with pytest.raises(ValueError, match='replies'):
-        growth.restore(memory)

@@ -99,6 +99,28 @@ def test_what_makes_no_sense_begins_anew(place, value):
         {'trial': {**MEMORY['trial'], 'open': [['e', 'champion', 10**6, 0]]}},
         {'trial': {**MEMORY['trial'], 'totals': {'candidate': [1, 2, 0, 0, 0, 0]}}},
         {'why': None},
+        *(
+            {'counts': {**MEMORY['counts'], 'champion': {**MEMORY['counts']['champion'], **count}}}
+            for count in (
+                *({'replies': value} for value in (-1, 10**16, 1.0, True, None, '1')),
+                {'restarts': -1},
+            )
+        ),
+        {'alarms': {**MEMORY['alarms'], 'trips': [0.0] * 5}},
+        {'alarms': {**MEMORY['alarms'], 'trips': [*MEMORY['alarms']['trips'][:-1], -1.0]}},
+        {'watch': {}},
+        *(
+            {'watch': {'champion': 'a', 'is_over': False, 'earlier': [0] * 6, **values}}
+            for values in (
+                {'champion': 1},
+                {'is_over': 0},
+                {'earlier': [0] * 5},
+                {'earlier': [0] * 7},
+                {'earlier': [1, 2, 0, 0, 0, 0]},
+                {'earlier': [1, -1, 0, 0, 0, 0]},
+                {'earlier': [True, 0, 0, 0, 0, 0]},
+            )
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(values):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-import json
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,14 +112,14 @@ def test_it_goes_on_from_what_it_remembers(before, after, still_open):
     first = StepTrial(0.1, 5)
     first.take(events)
     again = StepTrial(0.1, 5)
-    again.restore(json.loads(json.dumps(first.snapshot(), allow_nan=False)))
-    assert again.snapshot() == first.snapshot()
+    again.restore(first.stored())
+    assert again.stored() == first.stored()
     rest = [ended(i, *episode) for i, episode in enumerate(before[:still_open])]
     for number, (arm, what) in enumerate(after, start=1000):
         rest += [begun(number, arm), ended(number, arm, what)]
     for each in (first, again):
         each.take(rest)
-    assert again.snapshot() == first.snapshot()
+    assert again.stored() == first.stored()
     assert again.evidence == first.evidence
     assert again.open == {}
 
@@ -140,9 +139,9 @@ def test_memory_is_bounded(monkeypatch):
     trial = StepTrial(0.1, 1)
     for number in range(400):
         trial.take([begun(number, ARMS[number % 2])])
-    memory = trial.snapshot()
-    assert len(memory['open']) == 30
-    assert len(memory['wide']['blocks']) <= 21
+    memory = trial.stored()
+    assert len(memory.open) == 30
+    assert len(memory.wide.blocks) <= 21
     assert trial.totals['candidate'].unreported == 185
     # what is settled stays at its worst, and is counted
     trial.take([ended(399, 'champion', 'failure'), ended(0, 'candidate', 'success')])

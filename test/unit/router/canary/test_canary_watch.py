@@ -19,7 +19,6 @@ from lerobot_serve.router.canary.watch import (
     Champion,
     Finding,
     is_complete,
-    watch_from_json,
     WatchAction,
     WatchRecord,
 )
@@ -363,23 +362,6 @@ def test_the_snapshot_of_an_older_router_is_not_watched():
     assert canary.restore(snapshot) == ''
     assert canary.state is CanaryPhase.PROMOTED
     assert not canary.is_watching
-
-
-@pytest.mark.parametrize(
-    'values',
-    [
-        {},
-        {'champion': 1, 'is_over': False, 'earlier': [0] * 6},
-        {'champion': 'a', 'is_over': 0, 'earlier': [0] * 6},
-        {'champion': 'a', 'is_over': False, 'earlier': [0] * 7},
-        {'champion': 'a', 'is_over': False, 'earlier': [1, 2, 0, 0, 0, 0]},
-        {'champion': 'a', 'is_over': False, 'earlier': [1, -1, 0, 0, 0, 0]},
-        {'champion': 'a', 'is_over': False, 'earlier': [True, 0, 0, 0, 0, 0]},
-    ],
-)
-def test_a_damaged_record_is_refused(values):
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        watch_from_json(values)
 
 
 @pytest.mark.parametrize(('episodes', 'hours'), [(-1, 1.0), (10, -1.0), (10, float('nan'))])

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import json
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs, UNSET
 import numpy as np
 import pytest
 
@@ -130,7 +129,7 @@ def test_the_arm_with_fewer_episodes_weighs_more():
 def test_robots_are_bounded(monkeypatch):
     monkeypatch.setattr(module, 'ROBOTS_LIMIT', 3)
     runs = played(a='F.', b='F', c='F', d='F', e='F')
-    assert [row[0] for row in runs.snapshot()['robots']] == ['c', 'd', 'e']
+    assert [row[0] for row in runs.stored().robots] == ['c', 'd', 'e']
     runs.end('a 1', 'failure')
     assert runs.failures == 5
 
@@ -149,19 +148,17 @@ def test_a_restart_changes_nothing(episodes, rng):
     rng.shuffle(ends)
     half = len(ends) // 2
     first.take([*begins, *ends[:half]])
-    again.restore(json.loads(json.dumps(first.snapshot(), allow_nan=False)))
+    again.restore(first.stored())
     for trial in (first, again):
         trial.take(ends[half:])
-    assert again.snapshot() == first.snapshot()
+    assert again.stored() == first.stored()
     assert again.evidence == first.evidence
 
 
 def test_a_snapshot_of_an_older_version_has_no_runs():
     trial, again = StepTrial(0.1, 5), StepTrial(0.1, 5)
     trial.take([EpisodeEvent('a', BEGUN, 'candidate', 'r')])
-    snapshot = trial.snapshot()
-    del snapshot['runs']
-    again.restore(snapshot)
+    again.restore(structs.replace(trial.stored(), runs=UNSET))
     again.take([EpisodeEvent('a', 'failure', 'candidate')])
     assert again.totals['candidate'].failure == 1
     assert again.runs['candidate'].unknown == 1

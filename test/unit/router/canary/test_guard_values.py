@@ -8,16 +8,17 @@ import math
 import pytest
 from support.router.canary_rig import started
 
+from lerobot_serve.contract.records import GuardState
 from lerobot_serve.router.canary.facts import counters, Facts, SlotFacts
 from lerobot_serve.router.canary.guards.rules import new_alarms, rollback_reason, update_alarms
-from lerobot_serve.router.canary.guards.values import guard_values, GuardValue
+from lerobot_serve.router.canary.guards.values import guard_values
 from lerobot_serve.router.canary.plan import GuardLimits
 
 LIMITS = GuardLimits(divergence=3.0)
 NAMES = ['failed_replies', 'latency', 'cage', 'fallback', 'halted', 'divergence']
 
 
-def values_of(seen: Facts, limits: GuardLimits = LIMITS) -> tuple[dict[str, GuardValue], str]:
+def values_of(seen: Facts, limits: GuardLimits = LIMITS) -> tuple[dict[str, GuardState], str]:
     """Return the values by name and why the guards roll back, if all grew in one update."""
     alarms = new_alarms()
     grown = {arm: counters(getattr(seen, arm)) for arm in ('candidate', 'champion')}

@@ -99,11 +99,3 @@ def test_halts_of_both_policies_roll_neither_back():
         world.grow(arm, halts=3)
     world.wait(100)
     assert world.canary.state is CanaryPhase.RUNNING
-
-
-def test_an_older_snapshot_has_no_halts():
-    world = started()
-    snapshot = world.canary.snapshot()
-    for counts in snapshot['counts'].values():
-        del counts['halts']
-    assert world.canary.restore(snapshot) == ''

@@ -9,7 +9,6 @@ import pytest
 from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
 
 from lerobot_serve.router.api.slot_commands import run_slot_command
-from lerobot_serve.router.canary.facts import CounterGrowth
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.storage.content import CANARY
 from lerobot_serve_interfaces.srv import ControlSlot
@@ -124,19 +123,3 @@ def test_a_step_that_another_router_begins_is_one_here(rig):
     rig.core.canary.adopt()
     poll(rig)
     assert math.isnan(measured(rig, 'a')) and math.isnan(measured(rig, 'b'))
-
-
-def test_counts_of_an_older_router_have_no_restarts():
-    growth = CounterGrowth()
-    growth.restart()
-    snapshot = growth.snapshot()
-    again = CounterGrowth()
-    again.restore(snapshot)
-    assert again.restarts == {'candidate': 1, 'champion': 1}
-    for counts in snapshot.values():
-        del counts['restarts']
-    again.restore(snapshot)
-    assert again.restarts == {'candidate': 0, 'champion': 0}
-    snapshot['champion']['restarts'] = -1
-    with pytest.raises(ValueError, match='restarts is -1'):
-        again.restore(snapshot)

@@ -9,8 +9,8 @@ import pytest
 from support.router.canary_rig import NEW, OLD, plan, QUICK, started, whats, World
 
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
-from lerobot_serve.router.canary.plan import GuardLimits
-from lerobot_serve.router.canary.planned_policy import (
+from lerobot_serve.router.canary.plan import (
+    GuardLimits,
     other_policy_text,
     plan_fit,
     PLAN_FITS,
@@ -98,15 +98,6 @@ def test_it_waits_after_a_restart_of_the_router_too():
     world.canary = again
     world.change('candidate', policy=OTHER)
     assert_waits(world)
-
-
-def test_a_snapshot_of_an_older_version_is_for_its_candidate():
-    world = started()
-    snapshot = world.canary.snapshot()
-    del snapshot['planned_policy']
-    again = Canary(plan(), QUICK, GuardLimits())
-    assert again.restore(snapshot) == ''
-    assert again.record.planned_policy == NEW
 
 
 def test_a_plan_of_the_parameter_file_is_for_the_first_candidate():

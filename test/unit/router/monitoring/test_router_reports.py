@@ -14,7 +14,7 @@ from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
 from lerobot_serve.router.monitoring import metrics, reports
 from lerobot_serve.router.replicas.slot import SlotDrain
-from lerobot_serve_interfaces.msg import ReplicaState, ServerStatus, SlotState
+from lerobot_serve_interfaces.msg import ReplicaState, ServerStatus, ShadowSummary, SlotState
 from lerobot_serve_interfaces.srv import GetStatus
 
 STAMP = Time(sec=7)
@@ -280,9 +280,7 @@ def test_the_log_says_what_goes_where(make):
 @pytest.mark.golden
 def test_the_metrics_are_what_was_agreed(rig, golden):
     shared = SimpleNamespace(routers=2, leads=True, is_away=False)
-    shadow = SimpleNamespace(
-        hours=1.0, samples=1, trips=0, divergence_mean=0.1, divergence_in_spreads_mean=0.1
-    )
+    shadow = ShadowSummary(hours_in_shadow=1.0, samples=1)
     found = [
         *metrics.collect(rig.core, {}),
         *metrics.shared_state_metrics(shared),

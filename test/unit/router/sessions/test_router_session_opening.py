@@ -4,39 +4,12 @@
 from __future__ import annotations
 
 import pytest
-from support.router.dispatch_rig import ask_of, check_counts, episode_in, SECOND
-from support.router.replica_rig import ControlRig, OPEN_TIMEOUT_S
+from support.router.dispatch_rig import ask_of, episode_in, SECOND
+from support.router.replica_rig import OPEN_TIMEOUT_S, places_of, SINGLE, THREE
 from support.server import session_rig
 
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
-
-SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
-THREE = {'prod': ('/p1', '/p2', '/p3')}
-
-
-@pytest.fixture
-def make():
-    """Return makers of rigs, whose threads end with the test."""
-    made = []
-
-    def a_rig(*arguments, **more) -> ControlRig:
-        made.append(ControlRig(*arguments, **more))
-        return made[-1]
-
-    yield a_rig
-    for rig in made:
-        check_counts(rig.slots, rig.robots)
-        rig.callers.close()
-
-
-@pytest.fixture
-def rig(make):
-    return make()
-
-
-def places_of(rig: ControlRig, name: str = 'robot') -> dict[str, tuple[str, ...]]:
-    return rig.robots.current(name).places
 
 
 def test_a_session_is_open_in_every_slot_with_one_that_stands_by(make):

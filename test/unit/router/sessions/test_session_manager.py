@@ -6,41 +6,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from support.router.dispatch_rig import ask_of, check_counts, episode_in, SECOND, SLOTS
-from support.router.replica_rig import ControlRig
+from support.router.dispatch_rig import ask_of, episode_in, SECOND, SLOTS
+from support.router.replica_rig import places_of, SINGLE, THREE
 from support.router.router_core_rig import RoutingRig
 
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.schema import Flag, Refusal
 from lerobot_serve.router.sessions.manager import KEEP_ALIVE_NS, SESSIONS_PER_ROUND
-
-SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
-THREE = {'prod': ('/p1', '/p2', '/p3')}
-
-
-@pytest.fixture
-def make():
-    """Return makers of rigs, whose threads end with the test."""
-    made = []
-
-    def a_rig(*arguments, **more) -> ControlRig:
-        made.append(ControlRig(*arguments, **more))
-        return made[-1]
-
-    yield a_rig
-    for rig in made:
-        check_counts(rig.slots, rig.robots)
-        rig.callers.close()
-
-
-@pytest.fixture
-def rig(make):
-    return make()
-
-
-def places_of(rig: ControlRig, name: str = 'robot') -> dict[str, tuple[str, ...]]:
-    return rig.robots.current(name).places
-
 
 # the same robot again
 

@@ -96,7 +96,7 @@ def test_a_shadow_whose_actions_are_no_numbers_trips_and_is_in_no_mean(world):
     assert isnan(found.per_action[0]) and found.per_action[1] == 0.0
     assert found.cage_would_trip
     summary = world.book.summary()
-    assert (summary.samples, summary.trips) == (2, 1)
+    assert (summary.samples, summary.cage_trips) == (2, 1)
     assert summary.divergence_mean == pytest.approx(0.5)
 
 
@@ -205,15 +205,15 @@ def test_the_summary_is_of_the_policy_in_shadow(world):
         world.now_ns += 480 * MS
     summary = world.book.summary()
     assert (summary.shadow_policy, summary.live_policy) == (SHADOW, LIVE)
-    assert (summary.episodes, summary.samples, summary.trips) == (4, 30, 0)
-    assert summary.hours == pytest.approx(29 * 0.5 / 3600)
+    assert (summary.episodes, summary.samples, summary.cage_trips) == (4, 30, 0)
+    assert summary.hours_in_shadow == pytest.approx(29 * 0.5 / 3600)
     assert summary.latency_ms_p50 == summary.latency_ms_p95 == pytest.approx(20.0)
-    assert summary.drops == {}
+    assert world.book.drops == {}
 
 
 def test_before_the_first_sample_there_is_nothing_to_say(world):
     summary = world.book.summary()
-    assert (summary.shadow_policy, summary.samples, summary.hours) == ('', 0, 0)
+    assert (summary.shadow_policy, summary.samples, summary.hours_in_shadow) == ('', 0, 0)
     assert isnan(summary.divergence_mean) and isnan(summary.latency_ms_p50)
 
 

@@ -39,7 +39,7 @@ def test_what_was_executed_is_compared_with_what_the_shadow_says(rig):
     assert (found.client_id, found.live_policy, found.shadow_policy) == ('robot', LIVE, SHADOW)
     assert names == ('x', 'y')
     assert rig.drops() == {}
-    assert rig.feed.summary().samples == 1
+    assert rig.feed.comparator.summary().samples == 1
 
 
 def test_each_session_is_opened_once_and_anew_with_its_epoch(rig):

@@ -6,10 +6,10 @@ from __future__ import annotations
 from math import inf, isnan, nan, sqrt
 
 import pytest
-from support.router.shadow_rig import CALM, key, LIVE, ramp, run, World
+from support.router.shadow_rig import CALM, key, LIVE, ramp, run, SHADOW, World
 
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.router.shadow.spread import POLICIES_LIMIT, PolicySpread, WINDOW_DRAWS
+from lerobot_serve.router.shadow.divergence import POLICIES_LIMIT, PolicySpread, WINDOW_DRAWS
 
 
 def test_before_the_first_draw_it_is_not_known():
@@ -76,7 +76,7 @@ def test_divergence_is_told_in_spreads_of_the_policy_that_drives(world):
     assert third.divergence_in_spreads == pytest.approx(4.0)
     summary = world.book.summary()
     assert summary.divergence_in_spreads_mean == pytest.approx(3.0)
-    assert summary.spreads == 2
+    assert world.book.qualification.of(SHADOW).spreads_count == 2
 
 
 def test_a_policy_that_draws_nothing_has_no_spread(world):

@@ -473,14 +473,14 @@ class TestRollout:
             second.core.table.stats.record_reply('b', 5.0)
         site.step(7)
         growth = first.core.canary.canary.record.growth
-        assert growth.snapshot()['candidate']['replies'] == 60
+        assert growth.arms['candidate'].replies == 60
         for _ in range(5):
             second.core.table.stats.record_reply('b', 5.0)
         site.kill(first)
         await_lead(site, second)
         site.step(2)
         growth = second.core.canary.canary.record.growth
-        assert growth.snapshot()['candidate']['replies'] == 65
+        assert growth.arms['candidate'].replies == 65
 
     def test_what_ended_just_before_a_router_ends_counts(self, site, pair):
         self.start(site, pair[0])
