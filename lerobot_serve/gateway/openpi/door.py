@@ -29,9 +29,9 @@ from lerobot_serve.gateway.openpi.frames import CloseCode
 from lerobot_serve.gateway.openpi.handshake import NoWebsocket, upgrade_response
 from lerobot_serve.gateway.openpi.mapping_file import read_observation_mapping
 from lerobot_serve.gateway.openpi.receiver import Receiver
-from lerobot_serve.gateway.openpi.settings import OpenpiSettings
 from lerobot_serve.gateway.web.gate import ForbiddenOrigin, Gate
 from lerobot_serve.gateway.web.once import Once
+from lerobot_serve.gateway.web.settings import OpenpiSettings
 from lerobot_serve.gateway.web.site import Site
 
 CHECK_S = 0.5

@@ -14,7 +14,7 @@ import numpy as np
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.openpi.door import OpenpiDoor
-from lerobot_serve.gateway.openpi.settings import OpenpiSettings
+from lerobot_serve.gateway.web.settings import OpenpiSettings
 from support.gateway.gateway_rig import CAMERA, GatewayRig
 from support.gateway.openpi_messages import packed, unpacked
 

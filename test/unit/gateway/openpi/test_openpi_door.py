@@ -25,7 +25,6 @@ from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.episode_names import scoped_name
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
-from lerobot_serve.gateway.openpi.door import make_door
 from lerobot_serve.gateway.openpi.frames import Opcode
 
 TOKEN = 'a-token-of-kim-for-tests'
@@ -520,15 +519,5 @@ def test_a_port_in_use_is_named(tmp_path):
             with pytest.raises(UserError, match=r'openpi\.port'):
                 await other.door.start()
             await other.door.stop()
-
-    in_loop(body)
-
-
-def test_settings_are_checked(tmp_path):
-    async def body():
-        rig = OpenpiRig(tmp_path)
-        for name, value in (('ping_interval_s', 0.0), ('max_message_mb', 0.0)):
-            with pytest.raises(UserError, match=name):
-                make_door(rig.gateway, rig.door._exposure, {name: value})
 
     in_loop(body)
