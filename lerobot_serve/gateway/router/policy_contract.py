@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lerobot_serve.contract.records import GetStatusResponse, OpenSessionResponse
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.router.server_link import PolicyReply, SessionReply, StatusReply
 from lerobot_serve.gateway.upstream import PolicyContract
 
 # between the policies of a router's slots, and between id and hash of a fingerprint
 POLICY_SEPARATOR, HASH_SEPARATOR = '|', '@'
 
 
-def contract_of_status(reply: StatusReply) -> PolicyContract:
+def contract_of_status(reply: GetStatusResponse) -> PolicyContract:
     """Return the contract of GetStatus."""
     status = reply.status
     contract = _contract(reply, status.policy, status.policy_type)
@@ -25,7 +25,7 @@ def contract_of_status(reply: StatusReply) -> PolicyContract:
     )
 
 
-def contract_of_session(reply: SessionReply) -> PolicyContract:
+def contract_of_session(reply: OpenSessionResponse) -> PolicyContract:
     """
     Return the contract of an open session. Raises PredictionError for a policy that needs past
     observations.
@@ -38,18 +38,20 @@ def contract_of_session(reply: SessionReply) -> PolicyContract:
             'without a history',
         )
     contract = _contract(reply, reply.policy, reply.policy_type)
-    return replace(contract, warnings=tuple(reply.warnings))
+    return replace(contract, warnings=reply.warnings)
 
 
-def _contract(reply: PolicyReply, fingerprint: str, policy_type: str) -> PolicyContract:
+def _contract(
+    reply: OpenSessionResponse | GetStatusResponse, fingerprint: str, policy_type: str
+) -> PolicyContract:
     return PolicyContract(
         policy=policy_id(fingerprint),
         fingerprint=fingerprint,
-        state_names=tuple(reply.state_names),
-        action_names=tuple(reply.action_names),
+        state_names=reply.state_names,
+        action_names=reply.action_names,
         cameras={c.name: (c.height, c.width, c.channels) for c in reply.cameras},
         chunk_steps=reply.chunk_size,
-        control_hz=float(reply.trained_fps),
+        control_hz=reply.trained_fps,
         policy_type=policy_type,
         observation_steps=reply.observation_steps,
     )

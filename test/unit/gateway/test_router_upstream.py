@@ -212,7 +212,7 @@ def test_a_request_in_the_names_of_a_policy_that_was_replaced_is_never_sent(part
 
     async def test(rig):
         session = await rig.upstream.open(ONE)
-        rig.link.reply = policy_reply(**{part: ['b.pos', 'a.pos']})
+        rig.link.reply = policy_reply(**{part: ('b.pos', 'a.pos')})
         replies = [lambda given: failed(given, ChunkStatus.NO_SESSION, 'gone'), ok]
         rig.link.answer = lambda given: replies.pop(0)(given)
         if is_noticed:
@@ -471,8 +471,8 @@ def test_a_router_that_serves_no_policy_yet_is_not_used():
     async def test(rig):
         rig.link.is_away = True
         await until(lambda: 'is away' in rig.upstream.problem)
-        rig.link.reply = policy_reply(action_names=[])
-        rig.link.reply.status.text = 'not configured'
+        rig.link.reply = policy_reply(action_names=())
+        rig.link.status_text = 'not configured'
         rig.link.come_back()
         await until(lambda: 'not configured' in rig.upstream.problem)
         assert (await refusal(rig.upstream.describe())).status is Status.UNAVAILABLE
