@@ -22,7 +22,7 @@ from lerobot_serve.client.gateway_link.call_errors import call_error
 from lerobot_serve.client.gateway_link.channel import GatewayChannel
 from lerobot_serve.client.gateway_link.prediction_call import PredictionCall
 from lerobot_serve.client.link import LinkCallbacks
-from lerobot_serve.client.session.agreement import GatewayAgreement
+from lerobot_serve.client.results import GatewayAgreement
 from lerobot_serve.client.settings import CLIENT_PREFIX
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.data_path import chunk as wire_chunk

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from lerobot_serve.client.results import PolicyInfo
-from lerobot_serve.client.session.agreement import GatewayAgreement
+from lerobot_serve.client.results import GatewayAgreement, PolicyInfo
 from lerobot_serve.client.session.plans import SessionPlans
 
 
