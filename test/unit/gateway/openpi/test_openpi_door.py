@@ -491,33 +491,24 @@ async def test_a_reply_in_work_is_sent_before_the_end(rig):
         await stopping
 
 
-def test_tls(tmp_path):
+async def test_tls(tmp_path):
     authority, certificate, key = certificate_files(tmp_path)
-
-    async def body():
-        given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
-        exposure = open_exposure(
-            'openpi', given | {'certificate_file': certificate, 'key_file': key}
-        )
-        rig = OpenpiRig(tmp_path, {'tls': exposure.tls})
-        async with rig.running():
-            assert rig.door.address.startswith('wss://')
-            async with rig.client(ssl=ssl.create_default_context(cafile=authority)) as client:
-                assert 'actions' in await client.infer(observation())
-            plain = rig.door.address.replace('wss', 'ws')
-            async with aiohttp.ClientSession() as session:
-                with pytest.raises(aiohttp.ClientError):
-                    await session.ws_connect(plain)
-
-    in_loop(body)
+    given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
+    exposure = open_exposure('openpi', given | {'certificate_file': certificate, 'key_file': key})
+    rig = OpenpiRig(tmp_path, {'tls': exposure.tls})
+    async with rig.running():
+        assert rig.door.address.startswith('wss://')
+        async with rig.client(ssl=ssl.create_default_context(cafile=authority)) as client:
+            assert 'actions' in await client.infer(observation())
+        plain = rig.door.address.replace('wss', 'ws')
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(aiohttp.ClientError):
+                await session.ws_connect(plain)
 
 
-def test_a_port_in_use_is_named(tmp_path):
-    async def body():
-        async with OpenpiRig(tmp_path).running() as rig:
-            other = OpenpiRig(tmp_path, {'port': rig.host_and_port[1]})
-            with pytest.raises(UserError, match=r'openpi\.port'):
-                await other.door.start()
-            await other.door.stop()
-
-    in_loop(body)
+async def test_a_port_in_use_is_named(tmp_path):
+    async with OpenpiRig(tmp_path).running() as rig:
+        other = OpenpiRig(tmp_path, {'port': rig.host_and_port[1]})
+        with pytest.raises(UserError, match=r'openpi\.port'):
+            await other.door.start()
+        await other.door.stop()
