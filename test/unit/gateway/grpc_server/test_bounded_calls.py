@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 import contextlib
 from typing import Any
 
 import grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 import pytest
-from support.gateway.gateway_rig import in_loop
 from support.gateway.policy_service_rig import observation, policy_service_rig
 from support.gateway.robot_client_rig import robot_client_rig, soon
 
@@ -166,21 +164,18 @@ class CallsRig:
             assert call
             self.ended[name] = call.text
 
+    async def __aenter__(self) -> CallsRig:
+        return self
 
-def calls_scene(max_calls: int, scene: Callable[[CallsRig], Any]) -> None:
-    async def run():
-        rig = CallsRig(max_calls)
-        await scene(rig)
-        for task in rig.tasks:
+    async def __aexit__(self, *_: object) -> None:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*rig.tasks, return_exceptions=True)
-        assert len(rig.calls) == 0
-
-    in_loop(run)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        assert len(self.calls) == 0
 
 
-def test_one_address_leaves_places_for_others():
-    async def scene(rig):
+async def test_one_address_leaves_places_for_others():
+    async with CallsRig(8) as rig:
         for number in range(6):
             await rig.begin(f'greedy {number}', '10.0.0.1')
         with pytest.raises(PredictionError, match=r'6 calls of 10\.0\.0\.1 run, 6 are'):
@@ -192,11 +187,9 @@ def test_one_address_leaves_places_for_others():
         assert rig.refused == [('max_calls_of_address', '10.0.0.1'), ('max_calls', '10.0.0.4')]
         assert not rig.ended
 
-    calls_scene(8, scene)
 
-
-def test_where_all_places_of_an_address_are_taken_its_own_call_gives_way():
-    async def scene(rig):
+async def test_where_all_places_of_an_address_are_taken_its_own_call_gives_way():
+    async with CallsRig(5) as rig:
         await rig.begin('other', '10.0.0.2')
         for name in ('first', 'second', 'third'):
             await rig.begin(name, '10.0.0.1')
@@ -208,11 +201,9 @@ def test_where_all_places_of_an_address_are_taken_its_own_call_gives_way():
             'for 10 s; call again'
         }
 
-    calls_scene(5, scene)
 
-
-def test_where_all_places_are_taken_the_call_that_rests_longest_gives_way():
-    async def scene(rig):
+async def test_where_all_places_are_taken_the_call_that_rests_longest_gives_way():
+    async with CallsRig(4) as rig:
         await rig.begin('busy', '10.0.0.1', works=True)
         await rig.begin('first', '10.0.0.2')
         rig.now_s += GIVES_WAY_S / 2
@@ -227,5 +218,3 @@ def test_where_all_places_are_taken_the_call_that_rests_longest_gives_way():
         }
         with pytest.raises(PredictionError, match='4 calls run'):
             await rig.begin('newer', '10.0.0.4')
-
-    calls_scene(4, scene)

@@ -12,7 +12,7 @@ import aiohttp
 import numpy as np
 import pytest
 from support.gateway.certificates import certificate_files
-from support.gateway.gateway_rig import CAMERA, in_loop, until
+from support.gateway.gateway_rig import CAMERA, until
 from support.gateway.openpi_messages import packed, unpacked
 from support.gateway.openpi_rig import MAPPING, observation, OpenpiRig
 from support.gateway.peers import packages_of
@@ -35,12 +35,9 @@ def openpi_test(**options):
     """Run an async test with a running door; `options` are those of OpenpiRig."""
 
     def decorate(test):
-        def run(tmp_path):
-            async def body():
-                async with OpenpiRig(tmp_path, **options).running() as rig:
-                    await test(rig)
-
-            in_loop(body)
+        async def run(tmp_path):
+            async with OpenpiRig(tmp_path, **options).running() as rig:
+                await test(rig)
 
         run.__name__ = test.__name__
         return run
