@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the router says about its policy, for callers. Pure."""
+"""What the router says about its policy, and what callers demand of theirs. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from lerobot_serve.contract.records import GetStatusResponse, OpenSessionResponse
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
 
 # between the policies of a router's slots, and between id and hash of a fingerprint
 POLICY_SEPARATOR, HASH_SEPARATOR = '|', '@'
@@ -61,3 +63,36 @@ def policy_id(fingerprint: str) -> str:
     """Return the ids in a fingerprint, without their hashes."""
     parts = fingerprint.split(POLICY_SEPARATOR)
     return POLICY_SEPARATOR.join(part.partition(HASH_SEPARATOR)[0] for part in parts)
+
+
+def request_on_terms(request: SessionRequest, terms: SessionTerms) -> SessionRequest:
+    """
+    Return the request with the terms of its caller; the router judges them. Raises PredictionError
+    for another policy than the gateway requires.
+    """
+    return replace(
+        request,
+        state_names=terms.state_names,
+        action_names=terms.action_names,
+        cameras=terms.cameras,
+        fps=terms.fps or request.fps,
+        policy=_required_policy(request.policy, terms.policy),
+        task=terms.task,
+        tags=terms.tags,
+    )
+
+
+def _required_policy(ours: str, theirs: str) -> str:
+    """Return the policy that both the gateway and its caller accept; empty for any."""
+    if not (ours and theirs):
+        return ours or theirs
+    if theirs in (ours, policy_id(ours)):
+        return ours
+    if ours == policy_id(theirs):
+        return theirs
+    raise PredictionError(
+        Status.INVALID,
+        f'policy mismatch: requested {theirs[:256]!r}, the gateway requires {ours!r}; request '
+        'that one, or leave policy empty',
+        refusal=Refusal.WRONG_POLICY,
+    )

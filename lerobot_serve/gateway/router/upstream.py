@@ -34,13 +34,12 @@ from lerobot_serve.gateway.router.availability import Availability
 from lerobot_serve.gateway.router.image_encoding import ImageEncoder, ImageSettings
 from lerobot_serve.gateway.router.numbering import Numbering
 from lerobot_serve.gateway.router.outcomes import refusal_error, SessionLost, unavailable
-from lerobot_serve.gateway.router.policy_contract import contract_of_session
+from lerobot_serve.gateway.router.policy_contract import contract_of_session, request_on_terms
 from lerobot_serve.gateway.router.server_link import (
     Presence,
     ServerLink,
 )
 from lerobot_serve.gateway.router.session import RouterSession
-from lerobot_serve.gateway.router.session_terms import request_on_terms
 from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
 
 T = TypeVar('T')

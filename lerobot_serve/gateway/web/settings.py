@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of the doors over HTTP, from their parameters, which are checked. Pure."""
+"""Bounds of the doors that read bytes here, from their parameters, which are checked. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEGABYTE = 1_000_000
 @dataclass(frozen=True, slots=True)
 class WebSettings:
     """
-    max_message_mb   body of a request, or message of a websocket
+    max_message_mb   body of a request, or message in all its parts
     read_timeout_s   longest arrival of one message, from its first byte to its last
     write_timeout_s  longest time a client may leave a reply unread
     max_connections  open connections

@@ -301,7 +301,7 @@ def test_a_presence_without_a_place_at_the_gateway_loses_no_session(door, client
     channel = client._connection._link._channel
     seen = []
     channel.watch(seen.append)
-    (handlers, *_) = door.rig.door._server._handlers
+    (handlers, *_) = door.rig.door._handlers
     # the stream of the session has the only place
     door.do(lambda: setattr(handlers._calls, 'settings', CallSettings(1, 50.0)))
     channel._presence.cancel()

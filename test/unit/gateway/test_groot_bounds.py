@@ -161,7 +161,7 @@ async def test_a_message_in_endlessly_many_parts_ends_its_connection():
 
 
 async def test_the_parts_of_a_message_are_bounded_together():
-    async with running(max_message_bytes=1000) as rig:
+    async with running(max_message_mb=0.001) as rig:
         async with zmtp_peer(rig.door.address) as peer:
             await peer.greet()
             for _ in range(3):

@@ -267,7 +267,7 @@ async def test_other_bytes_are_refused_and_nobody_else_notices():
 
 
 async def test_what_is_too_long_or_no_zeromq_ends_that_connection_only():
-    async with running(max_message_bytes=1 << 20) as rig, client_of(rig) as good:
+    async with running(max_message_mb=1.048576) as rig, client_of(rig) as good:
         client = rig.client()
         client.socket.setsockopt(zmq.RCVTIMEO, 300)
         client.socket.send(bytes(2 << 20))

@@ -154,7 +154,7 @@ async def test_an_observation_that_is_too_large_is_refused_and_the_next_one_serv
 async def test_the_bounds_are_parameters_of_the_door():
     rig = GatewayRig()
     given = {'mapping': '', 'max_message_mb': 5, 'max_connections': 7}
-    server = make_door(rig.gateway, EXPOSURE, given)._server
+    server = make_door(rig.gateway, EXPOSURE, given)
     assert (server._message_bytes, server._max_connections) == (5_000_000, 7)
 
 
