@@ -305,7 +305,7 @@ def test_a_presence_without_a_place_at_the_gateway_loses_no_session(door, client
     # the stream of the session has the only place
     door.do(lambda: setattr(handlers._calls, 'settings', CallSettings(1, 50.0)))
     channel._presence.cancel()
-    wait_until(lambda: door.rig.counted.get('max_calls_of_address', 0) > 1, 'it is refused twice')
+    wait_until(lambda: door.rig.refused.get('max_calls_of_address', 0) > 1, 'it is refused twice')
     assert len(session.predict(STATE, IMAGES)) == 4
     assert (seen, session.counts['sessions']) == ([], 1)
 

@@ -34,7 +34,7 @@ async def test_idle_streams_end_with_a_sentence_and_free_their_places():
             assert await code_of(stream) == 'UNAVAILABLE'
             text = 'the stream was idle for 0.05 s and has ended; open it again'
             assert await stream.details() == text
-        assert rig.counted == {'idle': 5}
+        assert rig.refused == {'idle': 5}
         # who rests does nothing wrong
         assert rig.log.lines == []
 
@@ -49,7 +49,7 @@ async def test_streams_of_one_address_leave_places_for_others():
             refused = rig.stream(channel)
             assert await code_of(refused) == 'RESOURCE_EXHAUSTED'
             assert '9 calls of 127.0.0.1 run, 9 are allowed' in await refused.details()
-        assert rig.counted == {'max_calls_of_address': 2}
+        assert rig.refused == {'max_calls_of_address': 2}
         assert sum('allowed to one address' in line for line in rig.log.lines) == 1
         await kept[0].done_writing()
         assert await code_of(kept[0]) == 'OK'
@@ -85,7 +85,7 @@ async def test_a_call_without_a_message_ends(method, monkeypatch):
         call = rig.channel().stream_unary(method)(nothing())
         assert await code_of(call) == 'UNAVAILABLE'
         assert 'no message of the call came within 0.05 s' in await call.details()
-        assert rig.counted == {'idle': 1}
+        assert rig.refused == {'idle': 1}
         empty = rig.channel().stream_unary(method)(iter(()))
         assert await code_of(empty) == 'INVALID_ARGUMENT'
 
@@ -116,11 +116,11 @@ async def test_watches_of_health_keep_out_neither_probes_nor_callers():
         greedy, channel = rig.channel(), rig.channel()
         watches = [greedy.unary_stream(WATCH)(b'') for _ in range(20)]
         # of 8 places, 6 are for one address
-        await soon(lambda: rig.counted == {'gave_way': 14})
+        await soon(lambda: rig.refused == {'gave_way': 14})
         for _ in range(8):
             assert await channel.unary_unary(CHECK)(b'') == SERVING
         assert (await rig.predict(channel, observation())).chunk_steps == 4
-        assert rig.counted == {'gave_way': 15}
+        assert rig.refused == {'gave_way': 15}
         for each in watches:
             each.cancel()
 

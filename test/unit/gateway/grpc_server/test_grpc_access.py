@@ -61,7 +61,7 @@ async def test_policy_service_needs_its_token(tokens):
     bearer = (('authorization', f'Bearer {TOKEN}'), ('client-name', 'left'))
     async with policy_service_rig(exposure('policy_service', tokens_file=tokens)) as rig:
         channel = rig.channel()
-        assert (await rig.refused(rig.call(channel, observation())))[0] == 'UNAUTHENTICATED'
+        assert (await rig.refusal(rig.call(channel, observation())))[0] == 'UNAUTHENTICATED'
         stream = rig.stream(channel)
         # the refusal may be faster than the message
         with contextlib.suppress(grpc.aio.AioRpcError):
@@ -78,7 +78,7 @@ async def test_a_call_without_a_token_takes_no_place(tokens, method):
         # no message is awaited for the refusal
         call = rig.channel().stream_stream(f'/{SERVICE}/{method}')()
         assert (await call.code()).name == 'UNAUTHENTICATED'
-        assert rig.counted == {'unauthorized': 1}
+        assert rig.refused == {'unauthorized': 1}
 
 
 async def test_tls_is_required_where_it_is_set(tmp_path):
@@ -90,7 +90,7 @@ async def test_tls_is_required_where_it_is_set(tmp_path):
         await rig.client(certificate=certificate.read_bytes()).start()
     async with policy_service_rig(exposure('policy_service', **files)) as rig:
         plain = rig.call(rig.channel(), observation())
-        assert (await rig.refused(plain))[0] == 'UNAVAILABLE'
+        assert (await rig.refusal(plain))[0] == 'UNAVAILABLE'
         assert not rig.upstream.opened
         channel = rig.channel(certificate.read_bytes())
         assert (await rig.predict(channel, observation())).chunk_steps == 4

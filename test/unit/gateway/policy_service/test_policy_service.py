@@ -99,7 +99,7 @@ def image(**changes) -> Image:
 async def test_an_observation_that_does_not_fit_is_refused(changes, text):
     async with policy_service_rig() as rig:
         channel = rig.channel()
-        code, said = await rig.refused(rig.call(channel, observation(**changes)))
+        code, said = await rig.refusal(rig.call(channel, observation(**changes)))
         assert code == 'INVALID_ARGUMENT'
         assert text in said
         assert (await rig.predict(channel, observation())).chunk_steps == 4
@@ -134,15 +134,15 @@ def test_large_images_are_decoded_beside_the_loop_and_a_stream_keeps_its_order(m
 
 async def test_bytes_that_are_no_observation_are_refused():
     async with policy_service_rig() as rig:
-        code, text = await rig.refused(rig.call(rig.channel(), b'\x0a\x7fabc'))
+        code, text = await rig.refusal(rig.call(rig.channel(), b'\x0a\x7fabc'))
         assert (code, text) == ('INVALID_ARGUMENT', '5 bytes are no rl.policy.v1.Observation')
-        assert rig.counted == {'invalid': 1}
+        assert rig.refused == {'invalid': 1}
 
 
 async def test_an_observation_that_is_too_large_is_refused_and_the_next_one_served():
     async with policy_service_rig(message_bytes=len(observation())) as rig:
         channel = rig.channel()
-        code, text = await rig.refused(rig.call(channel, observation(task='x' * 1000)))
+        code, text = await rig.refusal(rig.call(channel, observation(task='x' * 1000)))
         assert code == 'RESOURCE_EXHAUSTED' and 'larger than max' in text
         stream = rig.stream(channel)
         await stream.write(observation(task='x' * 1000))
@@ -170,7 +170,7 @@ async def test_a_deadline_that_passes_is_too_late():
     async with policy_service_rig() as rig:
         channel = rig.channel()
         rig.upstream.hold()
-        code, text = await rig.refused(rig.call(channel, observation(timeout_ms=50)))
+        code, text = await rig.refusal(rig.call(channel, observation(timeout_ms=50)))
         assert code == 'DEADLINE_EXCEEDED'
         assert text.startswith('no prediction within 0.05 s')
         assert rig.gateway.counters.requests == {('policy_service', 'too_late'): 1}
@@ -192,7 +192,7 @@ async def test_every_error_has_a_status_in_both_methods(status):
         await rig.predict(channel, observation())
         rig.upstream.fail_with = PredictionError(status, 'why', retry_after_s=2.0)
         call = rig.call(channel, observation())
-        code, text = await rig.refused(call)
+        code, text = await rig.refusal(call)
         assert (code != 'UNKNOWN', text) == (True, 'why')
         told = dict(await call.trailing_metadata())
         assert told['lerobot-serve-status'] == status
@@ -290,4 +290,4 @@ async def test_clients_of_one_connection_are_told_apart_by_their_names():
         arms = [f'gateway/policy_service/arm-{n}' for n in (1, 2, 1)]
         assert whose == arms
         wrong = rig.call(channel, observation(), metadata=(('client-name', 'a b'),))
-        assert (await rig.refused(wrong))[0] == 'INVALID_ARGUMENT'
+        assert (await rig.refusal(wrong))[0] == 'INVALID_ARGUMENT'

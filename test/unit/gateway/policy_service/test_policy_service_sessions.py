@@ -56,7 +56,7 @@ async def test_describe_says_what_is_served_and_opens_nothing():
         assert (policy.observation_steps, policy.client_id) == (1, '')
         assert not rig.gateway.callers
         rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no router')
-        assert await rig.refused(method(b'')) == ('UNAVAILABLE', 'no router')
+        assert await rig.refusal(method(b'')) == ('UNAVAILABLE', 'no router')
 
 
 async def test_a_stream_opens_its_session_on_its_terms():
@@ -122,5 +122,5 @@ async def test_other_terms_than_those_of_an_open_session_are_refused():
 
 async def test_predict_opens_no_session_on_terms():
     async with policy_service_rig() as rig:
-        code, text = await rig.refused(rig.call(rig.channel(), opening()))
+        code, text = await rig.refusal(rig.call(rig.channel(), opening()))
         assert (code, 'PredictStream' in text) == ('INVALID_ARGUMENT', True)
