@@ -16,15 +16,13 @@ from typing import Any, Self
 from numpy.typing import ArrayLike
 
 from lerobot_serve.client.connecting import make_connection
-from lerobot_serve.client.connection import Connection
+from lerobot_serve.client.connection import ClientFacts, Connection
 from lerobot_serve.client.plan_runner import PlanRunner
 from lerobot_serve.client.results import PolicyInfo, Prediction
 from lerobot_serve.client.session.facts import SessionFacts
-from lerobot_serve.client.session.inputs import ObservationCheck
 from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.session.state import SessionSettings
 from lerobot_serve.client.settings import (
-    checked_timeout,
     client_settings,
     ClientSettings,
     DEFAULT_ENDPOINT,
@@ -35,11 +33,12 @@ from lerobot_serve.client.settings import (
 from lerobot_serve.client.streams.async_prediction_stream import AsyncPredictionStream
 
 
-class AsyncPolicyClient:
+class AsyncPolicyClient(ClientFacts):
     """A connection to one policy server or router; use it in an `async with`."""
 
     def __init__(self, connection: Connection, runner: PlanRunner) -> None:
-        self._connection, self._runner = connection, runner
+        super().__init__(connection)
+        self._runner = runner
 
     @classmethod
     def connect(
@@ -62,10 +61,6 @@ class AsyncPolicyClient:
             server, endpoints, site, keys, client_id, timeout_s, token, tls_ca
         )
         return Connecting(settings)
-
-    @property
-    def client_id(self) -> str:
-        return self._connection.settings.client_id
 
     async def describe(self, timeout_s: float | None = None) -> PolicyInfo:
         """Return what is served, once it is loaded. Raises ServerUnavailable."""
@@ -123,13 +118,6 @@ class AsyncPolicyClient:
         await self._runner.end(self._connection.close())
         await self._runner.close()
 
-    def _timeout_s(self, timeout_s: float | None) -> float:
-        return (
-            self._connection.settings.timeout_s
-            if timeout_s is None
-            else checked_timeout(timeout_s)
-        )
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -180,8 +168,6 @@ class AsyncPolicySession(SessionFacts):
     def __init__(self, plans: SessionPlans, info: PolicyInfo, runner: PlanRunner) -> None:
         super().__init__(plans, info)
         self._runner = runner
-        settings = plans.state.settings
-        self._check = ObservationCheck(settings.state_names, settings.cameras)
 
     async def predict(
         self,
@@ -193,14 +179,10 @@ class AsyncPolicySession(SessionFacts):
     ) -> Prediction:
         """Return a chunk of actions; arguments and errors as in PolicySession.predict."""
         observed = self._check(state, images)
-        limit_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        limit_s = self._limit_s(timeout_s)
         return await self._runner.run(
             self._plans.predict(observed, task, limit_s, self._runner.signal())
         )
-
-    def observe(self, state: ArrayLike, images: Mapping[str, Any] | None = None) -> None:
-        """Record a control step without a request, for a policy that takes a history."""
-        self._plans.state.observe(self._check(state, images))
 
     async def begin_episode(self, *, task: str | None = None, episode_id: str = '') -> str:
         """End the episode and begin the next one; return its id."""
@@ -210,7 +192,7 @@ class AsyncPolicySession(SessionFacts):
 
     def stream(self, timeout_s: float | None = None) -> AsyncPredictionStream:
         """Return a stream of predictions for the newest observation."""
-        limit_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        limit_s = self._limit_s(timeout_s)
         return AsyncPredictionStream(self._plans, self._check, self._runner, limit_s)
 
     async def close(self) -> None:

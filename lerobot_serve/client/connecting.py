@@ -16,7 +16,7 @@ def make_connection(settings: ClientSettings) -> Connection:
         return zenoh_connection(settings)
     try:
         # an installation for Zenoh alone has neither grpcio nor protobuf
-        from lerobot_serve.client.gateway_link.connecting import gateway_connection
+        from lerobot_serve.client.gateway_link.server_link import gateway_connection
     except ImportError as error:
         raise WrongSettings(
             f'{settings.server} needs grpcio and protobuf ({error})', f'install both: {EXTRA}'

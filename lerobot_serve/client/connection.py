@@ -18,7 +18,7 @@ from lerobot_serve.client.link import LinkCallbacks, ServerLink, ZenohServerLink
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.session.state import SessionSettings
-from lerobot_serve.client.settings import ClientSettings
+from lerobot_serve.client.settings import checked_timeout, ClientSettings
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
@@ -167,6 +167,22 @@ class Connection:
     def _check_usable(self) -> None:
         if self.is_closed:
             raise ClientClosed('the client is closed', 'connect another one')
+
+
+class ClientFacts:
+    """The base of PolicyClient and AsyncPolicyClient."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def client_id(self) -> str:
+        return self._connection.settings.client_id
+
+    def _timeout_s(self, timeout_s: float | None) -> float:
+        """Return the timeout of a call. Raises WrongSettings."""
+        default_s = self._connection.settings.timeout_s
+        return default_s if timeout_s is None else checked_timeout(timeout_s)
 
 
 def zenoh_connection(settings: ClientSettings) -> Connection:

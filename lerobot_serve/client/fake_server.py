@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,13 @@ NAMES = ('shoulder.pos', 'elbow.pos')
 CAMERAS = (CameraSpec('observation.images.front', 4, 6),)
 POLICY = 'fake@0123456789abcdef'
 CHUNK_STEPS, FPS = 3, 30.0
+SERVED: dict[str, Any] = {
+    'state_names': NAMES,
+    'action_names': NAMES,
+    'cameras': CAMERAS,
+    'chunk_size': CHUNK_STEPS,
+    'trained_fps': FPS,
+}
 
 
 class FakeServer:
@@ -145,11 +153,7 @@ class FakeLink:
             status=self._server_status(),
             schema_version_min=SCHEMA_VERSION,
             schema_version_max=SCHEMA_VERSION,
-            state_names=NAMES,
-            action_names=NAMES,
-            cameras=CAMERAS,
-            chunk_size=CHUNK_STEPS,
-            trained_fps=FPS,
+            **SERVED,
             observation_steps=server.observation_steps,
             observation_stride_steps=server.stride_steps,
         )
@@ -184,11 +188,7 @@ class FakeLink:
             policy_type='fake',
             state_class=StateClass.CHUNK_STATELESS,
             warmed_up=True,
-            state_names=NAMES,
-            action_names=NAMES,
-            cameras=CAMERAS,
-            chunk_size=CHUNK_STEPS,
-            trained_fps=FPS,
+            **SERVED,
             observation_steps=server.observation_steps,
             observation_stride_steps=server.stride_steps,
             codec=Codec(request.codec),

@@ -16,11 +16,14 @@ from typing import Protocol
 import zenoh
 
 from lerobot_serve.client.results import policy_info, PolicyInfo
-from lerobot_serve.client.session.agreement import Agreement
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.names import KEY_ROOT
-from lerobot_serve.contract.records import ResetEpisodeRequest, ResetEpisodeResponse
+from lerobot_serve.contract.records import (
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+    ResetEpisodeResponse,
+)
 from lerobot_serve.contract.services import client_messages as services
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
 from lerobot_serve.zenoh.keys import Role, server_of
@@ -57,7 +60,7 @@ class ServerLink(Protocol):
     def reply_topic(self, session_epoch: int, /) -> str:
         """Return where replies of a session arrive."""
 
-    def open(self, session_request: SessionRequest, timeout_s: float, /) -> Agreement:
+    def open(self, session_request: SessionRequest, timeout_s: float, /) -> OpenSessionResponse:
         """Open a session. Raises SessionRefused, too."""
 
     def close_session(self, session_request: SessionRequest, timeout_s: float, /) -> object: ...

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.contract.records import CameraSpec, GetStatusResponse
+from lerobot_serve.contract.records import CameraSpec, GetStatusResponse, OpenSessionResponse
 
 # said in each session: the actions go where the caller sends them
 NO_CAGE = (
@@ -94,3 +94,9 @@ def policy_info(reply: GetStatusResponse) -> PolicyInfo:
         task_pinned=reply.task_pinned,
         server_text=reply.status.text,
     )
+
+
+class GatewayAgreement(OpenSessionResponse, frozen=True):
+    """What was agreed with a gateway; `client_id` is the name of the session at the router."""
+
+    client_id: str = ''

@@ -11,13 +11,10 @@ from typing import Any, Self
 from numpy.typing import ArrayLike
 
 from lerobot_serve.client.connecting import make_connection
-from lerobot_serve.client.connection import Connection
+from lerobot_serve.client.connection import ClientFacts
 from lerobot_serve.client.results import PolicyInfo, Prediction
 from lerobot_serve.client.session.facts import SessionFacts
-from lerobot_serve.client.session.inputs import ObservationCheck
-from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.settings import (
-    checked_timeout,
     client_settings,
     DEFAULT_ENDPOINT,
     DEFAULT_SITE,
@@ -28,11 +25,8 @@ from lerobot_serve.client.steps import run_plan
 from lerobot_serve.client.streams.prediction_stream import PredictionStream
 
 
-class PolicyClient:
+class PolicyClient(ClientFacts):
     """A connection to one policy server or router. Any thread; use it in a `with`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     @classmethod
     def connect(
@@ -70,10 +64,6 @@ class PolicyClient:
             run_plan(connection.close())
             raise
         return cls(connection)
-
-    @property
-    def client_id(self) -> str:
-        return self._connection.settings.client_id
 
     def describe(self, timeout_s: float | None = None) -> PolicyInfo:
         """Return what is served, once it is loaded. Raises ServerUnavailable."""
@@ -138,13 +128,6 @@ class PolicyClient:
         """Close all sessions and the connection; another call completes an interrupted one."""
         run_plan(self._connection.close())
 
-    def _timeout_s(self, timeout_s: float | None) -> float:
-        return (
-            self._connection.settings.timeout_s
-            if timeout_s is None
-            else checked_timeout(timeout_s)
-        )
-
     def __enter__(self) -> Self:
         return self
 
@@ -157,11 +140,6 @@ class PolicySession(SessionFacts):
     One session: one request in flight. Any thread; of calls of several threads the newest waits,
     and older ones raise Superseded.
     """
-
-    def __init__(self, plans: SessionPlans, info: PolicyInfo) -> None:
-        super().__init__(plans, info)
-        settings = plans.state.settings
-        self._check = ObservationCheck(settings.state_names, settings.cameras)
 
     def predict(
         self,
@@ -180,12 +158,8 @@ class PolicySession(SessionFacts):
         A server that restarts within the timeout costs time, no error: the session is opened anew.
         """
         observed = self._check(state, images, copy=self._plans.state.keeps_history)
-        limit_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        limit_s = self._limit_s(timeout_s)
         return run_plan(self._plans.predict(observed, task, limit_s, threading.Event()))
-
-    def observe(self, state: ArrayLike, images: Mapping[str, Any] | None = None) -> None:
-        """Record a control step without a request, for a policy that takes a history."""
-        self._plans.state.observe(self._check(state, images))
 
     def begin_episode(self, *, task: str | None = None, episode_id: str = '') -> str:
         """
@@ -200,7 +174,7 @@ class PolicySession(SessionFacts):
 
     def stream(self, timeout_s: float | None = None) -> PredictionStream:
         """Return a stream of predictions for the newest observation."""
-        limit_s = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        limit_s = self._limit_s(timeout_s)
         return PredictionStream(self._plans, self._check, limit_s)
 
     def close(self) -> None:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable
 import contextlib
-from dataclasses import dataclass
 import time
 from typing import Protocol
 
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.caller_session import CallerSession
+from lerobot_serve.gateway.callers.caller_session import CallerSession, GatewaySettings
 from lerobot_serve.gateway.callers.episode_names import EpisodeNames
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.counters import GatewayCounters
@@ -45,23 +44,6 @@ class Log(Protocol):
     def info(self, text: str, /) -> object: ...
 
     def warning(self, text: str, /) -> object: ...
-
-
-@dataclass(frozen=True, slots=True)
-class GatewaySettings:
-    """
-    max_callers        callers with an open session
-    request_timeout_s  limit of each request, also of one that allows itself more
-    idle_timeout_s     time without a request after which a session is closed
-    drain_timeout_s    longest wait for running requests at the end
-    retry_after_s      pause that a refused caller is asked for
-    """
-
-    max_callers: int = 64
-    request_timeout_s: float = 5.0
-    idle_timeout_s: float = 300.0
-    drain_timeout_s: float = 3.0
-    retry_after_s: float = 1.0
 
 
 class Gateway:

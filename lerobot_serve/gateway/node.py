@@ -15,7 +15,8 @@ from lerobot_serve.contract.names import node_name
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.callers.caller import NO_CAGE
-from lerobot_serve.gateway.core import Gateway, GatewaySettings
+from lerobot_serve.gateway.callers.caller_session import GatewaySettings
+from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.counters import GatewayCounters
 from lerobot_serve.gateway.doors import load_door, MakeDoor
 from lerobot_serve.gateway.event_loop import GatewayLoop, Running

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The connection to a gateway, shared by the sessions of one client. Any thread; a thread of its own
-calls who watches it.
+The connection to a gateway, shared by the sessions of one client, and the errors of its calls. Any
+thread; a thread of its own calls who watches it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import grpc
 
 from lerobot_serve.client.errors import WrongSettings
 from lerobot_serve.client.gateway_address import GatewayAddress
-from lerobot_serve.client.gateway_link.call_errors import call_error
 from lerobot_serve.client.gateway_link.messages import info_of
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.contract.services.policy_service import DescribeRequest, Policy, SERVICE
 from lerobot_serve.contract.services.session import ServerUnreachable
 
+DETAIL_LIMIT = 400
 ABSENCE_TIMEOUT_S, END_TIMEOUT_S = 0.5, 1.0
 # before the gateway is called again, and before one that has no place for a call
 PAUSE_S, NO_PLACE_PAUSE_S = 0.2, 1.0
@@ -191,3 +191,16 @@ def _channel(address: GatewayAddress) -> grpc.Channel:
         return grpc.insecure_channel(address.target, OPTIONS)
     credentials = grpc.ssl_channel_credentials(address.tls_ca)
     return grpc.secure_channel(address.target, credentials, OPTIONS)
+
+
+def call_error(url: str, error: grpc.RpcError) -> WrongSettings | ServerUnreachable:
+    """Return the error of a call that ended; wrong settings do not become right by a retry."""
+    code, details = error.code(), (error.details() or '')[:DETAIL_LIMIT]
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return WrongSettings(f'{url} refuses this client: {details}', "give connect(token='...')")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return WrongSettings(
+            f'{url} is no gateway with the door policy_service, or one before 0.2 ({details})',
+            'check the port, the path of a proxy, and the version of the gateway',
+        )
+    return ServerUnreachable(f'{url}: {details or code.name.lower()}')

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.client.results import PolicyInfo
-from lerobot_serve.client.session.agreement import GatewayAgreement
+from lerobot_serve.client.results import GatewayAgreement, PolicyInfo
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.data_path.chunk import Chunk, retry_after
 from lerobot_serve.contract.data_path.header import Envelope
@@ -18,6 +17,7 @@ from lerobot_serve.contract.data_path.message_parts import Image as WireImage
 from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
 from lerobot_serve.contract.data_path.observation import Observation as WireObservation
 from lerobot_serve.contract.errors import Unencodable
+from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Codec, Flag, Refusal, Status
 from lerobot_serve.contract.services.policy_service import (
@@ -121,8 +121,12 @@ def agreement_of(policy: Any, codec: int, warnings: tuple[str, ...]) -> GatewayA
         client_id=policy.client_id,
         policy=policy.fingerprint,
         chunk_size=policy.chunk_steps,
-        codec=codec,
+        codec=Codec(codec),
         warnings=(*warnings, *policy.warnings),
+        schema_version=SCHEMA_VERSION,
+        # a gateway refuses policies with a history
+        observation_steps=1,
+        observation_stride_steps=1,
     )
 
 

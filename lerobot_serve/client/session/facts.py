@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
-from lerobot_serve.client.results import PolicyInfo
-from lerobot_serve.client.session.agreement import GatewayAgreement
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from lerobot_serve.client.results import GatewayAgreement, PolicyInfo
+from lerobot_serve.client.session.inputs import ObservationCheck
 from lerobot_serve.client.session.plans import SessionPlans
+from lerobot_serve.client.settings import checked_timeout
 
 
 class SessionFacts:
@@ -13,6 +19,16 @@ class SessionFacts:
 
     def __init__(self, plans: SessionPlans, info: PolicyInfo) -> None:
         self._plans, self.info = plans, info
+        settings = plans.state.settings
+        self._check = ObservationCheck(settings.state_names, settings.cameras)
+
+    def observe(self, state: ArrayLike, images: Mapping[str, Any] | None = None) -> None:
+        """Record a control step without a request, for a policy that takes a history."""
+        self._plans.state.observe(self._check(state, images))
+
+    def _limit_s(self, timeout_s: float | None) -> float:
+        """Return the timeout of a call. Raises WrongSettings."""
+        return self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
 
     @property
     def client_id(self) -> str:

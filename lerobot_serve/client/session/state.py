@@ -12,7 +12,6 @@ import numpy as np
 
 from lerobot_serve.client.errors import AWAIT_EACH, Superseded
 from lerobot_serve.client.results import NO_CAGE
-from lerobot_serve.client.session.agreement import Agreement
 from lerobot_serve.client.session.inputs import ObservationHistory, Observed
 from lerobot_serve.client.session.turns import RequestId
 from lerobot_serve.contract import image_codec
@@ -20,7 +19,7 @@ from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.limits import ID_LIMIT
-from lerobot_serve.contract.records import CameraSpec, ResetEpisodeRequest
+from lerobot_serve.contract.records import CameraSpec, OpenSessionResponse, ResetEpisodeRequest
 from lerobot_serve.contract.schema import Codec, Flag, MsgType
 from lerobot_serve.contract.services.session import SessionRequest
 
@@ -52,7 +51,7 @@ class SessionState:
 
     def __init__(self, settings: SessionSettings) -> None:
         self.settings = settings
-        self.agreement: Agreement | None = None
+        self.agreement: OpenSessionResponse | None = None
         self.is_open = False
         # why there is no session, from the server; empty while nothing is known
         self.why_lost = ''
@@ -113,7 +112,7 @@ class SessionState:
             )
             return self.last_request
 
-    def begin_session(self, agreement: Agreement) -> None:
+    def begin_session(self, agreement: OpenSessionResponse) -> None:
         """Use the session that was requested last."""
         with self._lock:
             self.agreement, self.is_open, self.why_lost = agreement, True, ''

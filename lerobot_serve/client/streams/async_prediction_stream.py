@@ -4,40 +4,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Self
-
-from numpy.typing import ArrayLike
+from collections.abc import AsyncIterator
+from typing import Self
 
 from lerobot_serve.client.errors import ClientClosed, PolicyClientError, unexpected_error
 from lerobot_serve.client.plan_runner import PlanRunner
 from lerobot_serve.client.results import Prediction
 from lerobot_serve.client.session.inputs import ObservationCheck
 from lerobot_serve.client.session.plans import SessionPlans
-from lerobot_serve.client.streams.latest import LatestOnly, Wanted
+from lerobot_serve.client.streams.latest import LatestOnly, Stream, Wanted
 
 
-class AsyncPredictionStream(AsyncIterator[Prediction]):
+class AsyncPredictionStream(Stream, AsyncIterator[Prediction]):
     """As PredictionStream, with a task in place of the thread; use it in an `async with`."""
 
     def __init__(
         self, plans: SessionPlans, check: ObservationCheck, runner: PlanRunner, timeout_s: float
     ) -> None:
-        self._plans, self._check, self._runner = plans, check, runner
-        self._timeout_s = timeout_s
+        self._plans, self._runner = plans, runner
         self._to_worker = runner.signal()
-        self._latest = LatestOnly(self._to_worker, runner.signal())
+        super().__init__(check, LatestOnly(self._to_worker, runner.signal()), timeout_s)
         self._worker = asyncio.get_running_loop().create_task(self._request())
-
-    def put(
-        self, state: ArrayLike, images: Mapping[str, Any] | None = None, task: str | None = None
-    ) -> None:
-        """Replace the waiting observation; returns at once. Raises WrongObservation."""
-        self._latest.put(Wanted(self._check(state, images), task))
-
-    def latest(self) -> Prediction | None:
-        """Return the newest prediction that was not returned yet, None without one."""
-        return self._latest.take_result()
 
     async def __anext__(self) -> Prediction:
         """Wait for the next prediction. Raises the error of a request; the stream goes on."""
@@ -45,16 +32,6 @@ class AsyncPredictionStream(AsyncIterator[Prediction]):
             return await self._runner.run(self._latest.next_result(self._timeout_s))
         except ClientClosed:
             raise StopAsyncIteration from None
-
-    @property
-    def superseded(self) -> int:
-        """Observations that a newer one replaced before they were requested."""
-        return self._latest.superseded
-
-    @property
-    def unread(self) -> int:
-        """Predictions and errors that a newer one replaced before they were read."""
-        return self._latest.unread
 
     async def close(self) -> None:
         """End the task; a request in flight is given up."""

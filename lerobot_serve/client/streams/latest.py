@@ -7,12 +7,16 @@ results; its user does the opposite. Any thread.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 import threading
+from typing import Any
+
+from numpy.typing import ArrayLike
 
 from lerobot_serve.client.errors import ClientClosed, PolicyClientError, TooLate
 from lerobot_serve.client.results import Prediction
-from lerobot_serve.client.session.inputs import Observed
+from lerobot_serve.client.session.inputs import ObservationCheck, Observed
 from lerobot_serve.client.steps import Pause, Plan, Waker
 
 
@@ -101,3 +105,33 @@ class LatestOnly:
             self.is_closed = True
         self._to_worker.set()
         self._to_user.set()
+
+
+class Stream:
+    """The base of PredictionStream and AsyncPredictionStream."""
+
+    def __init__(self, check: ObservationCheck, latest: LatestOnly, timeout_s: float) -> None:
+        self._check, self._latest, self._timeout_s = check, latest, timeout_s
+
+    def put(
+        self, state: ArrayLike, images: Mapping[str, Any] | None = None, task: str | None = None
+    ) -> None:
+        """Replace the waiting observation; returns at once. Raises WrongObservation."""
+        self._latest.put(Wanted(self._check(state, images), task))
+
+    def latest(self) -> Prediction | None:
+        """
+        Return the newest prediction that was not returned yet, None without one. Raises the error
+        of a request.
+        """
+        return self._latest.take_result()
+
+    @property
+    def superseded(self) -> int:
+        """Observations that a newer one replaced before they were requested."""
+        return self._latest.superseded
+
+    @property
+    def unread(self) -> int:
+        """Predictions and errors that a newer one replaced before they were read."""
+        return self._latest.unread

@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 import threading
-from typing import Any, Self
-
-from numpy.typing import ArrayLike
+from typing import Self
 
 from lerobot_serve.client.errors import ClientClosed, PolicyClientError, unexpected_error
 from lerobot_serve.client.results import Prediction
 from lerobot_serve.client.session.inputs import ObservationCheck
 from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.steps import run_plan
-from lerobot_serve.client.streams.latest import LatestOnly, Wanted
+from lerobot_serve.client.streams.latest import LatestOnly, Stream, Wanted
 
 
-class PredictionStream(Iterator[Prediction]):
+class PredictionStream(Stream, Iterator[Prediction]):
     """
     Predictions while the robot moves: `put` observations at any rate, iterate over chunks. The
     newest observation is requested as soon as the one before has its reply; the others are counted
@@ -25,26 +23,13 @@ class PredictionStream(Iterator[Prediction]):
     """
 
     def __init__(self, plans: SessionPlans, check: ObservationCheck, timeout_s: float) -> None:
-        self._plans, self._check, self._timeout_s = plans, check, timeout_s
+        self._plans = plans
         self._to_worker, self._signal = threading.Event(), threading.Event()
-        self._latest = LatestOnly(self._to_worker, threading.Event())
+        super().__init__(check, LatestOnly(self._to_worker, threading.Event()), timeout_s)
         self._worker = threading.Thread(
             target=self._request, name='prediction_stream', daemon=True
         )
         self._worker.start()
-
-    def put(
-        self, state: ArrayLike, images: Mapping[str, Any] | None = None, task: str | None = None
-    ) -> None:
-        """Replace the waiting observation; returns at once. Raises WrongObservation."""
-        self._latest.put(Wanted(self._check(state, images), task))
-
-    def latest(self) -> Prediction | None:
-        """
-        Return the newest prediction that was not returned yet, None without one. Raises the error
-        of a request.
-        """
-        return self._latest.take_result()
 
     def __next__(self) -> Prediction:
         """
@@ -55,16 +40,6 @@ class PredictionStream(Iterator[Prediction]):
             return run_plan(self._latest.next_result(self._timeout_s))
         except ClientClosed:
             raise StopIteration from None
-
-    @property
-    def superseded(self) -> int:
-        """Observations that a newer one replaced before they were requested."""
-        return self._latest.superseded
-
-    @property
-    def unread(self) -> int:
-        """Predictions and errors that a newer one replaced before they were read."""
-        return self._latest.unread
 
     def close(self) -> None:
         """End the thread; a request in flight is given up."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 import contextlib
-from typing import Protocol
+from dataclasses import dataclass
 
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.callers.episode_names import EpisodeNames
@@ -26,14 +26,21 @@ from lerobot_serve.gateway.upstream import (
 )
 
 
-class SessionSettings(Protocol):
-    """The settings of the gateway that a session reads."""
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """
+    max_callers        callers with an open session
+    request_timeout_s  limit of each request, also of one that allows itself more
+    idle_timeout_s     time without a request after which a session is closed
+    drain_timeout_s    longest wait for running requests at the end
+    retry_after_s      pause that a refused caller is asked for
+    """
 
-    @property
-    def request_timeout_s(self) -> float: ...
-
-    @property
-    def idle_timeout_s(self) -> float: ...
+    max_callers: int = 64
+    request_timeout_s: float = 5.0
+    idle_timeout_s: float = 300.0
+    drain_timeout_s: float = 3.0
+    retry_after_s: float = 1.0
 
 
 class CallerSession:
@@ -44,7 +51,7 @@ class CallerSession:
     def __init__(
         self,
         caller: Caller,
-        settings: SessionSettings,
+        settings: GatewaySettings,
         counters: GatewayCounters,
         clock: Callable[[], float],
         release: Callable[[Caller], Awaitable[None]],

@@ -16,12 +16,16 @@ from typing import Any
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
-from lerobot_serve.gateway.callers.mapping import NameMapping, read_mapping
+from lerobot_serve.gateway.callers.mapping import read_mapping
 from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.groot.connection import Message
-from lerobot_serve.gateway.groot.modalities import modality_config
-from lerobot_serve.gateway.groot.observation import episode_of, invalid, prediction_request
+from lerobot_serve.gateway.groot.observation import (
+    episode_of,
+    invalid,
+    modality_config,
+    prediction_request,
+)
 from lerobot_serve.gateway.groot.server import Peer, ZmtpServer
 from lerobot_serve.gateway.groot.settings import GrootSettings
 from lerobot_serve.peer_formats.array_types import PeerFormatError
@@ -43,7 +47,7 @@ class GrootDoor:
     def __init__(self, gateway: Gateway, exposure: Exposure, settings: GrootSettings) -> None:
         """Raise UserError for a mapping that cannot be read."""
         self._gateway, self._exposure, self._settings = gateway, exposure, settings
-        self._mapping = read_mapping(settings.mapping) if settings.mapping else NameMapping()
+        self._mapping = read_mapping(settings.mapping)
         self._on_refused = partial(gateway.on_refused, exposure.door)
         self._endpoints: dict[str, Endpoint] = {
             'ping': self._ping,

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn the data of get_action and reset into requests of a session. Pure."""
+"""
+Turn the data of get_action and reset into requests of a session, and the keys of the policy into
+the reply to get_modality_config, as GR00T's clients read it. Pure.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,7 +15,7 @@ from numpy.typing import NDArray
 from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.names import is_printable
-from lerobot_serve.gateway.callers.mapping import NameMapping
+from lerobot_serve.gateway.callers.mapping import CAMERA_PREFIX, NameMapping
 from lerobot_serve.gateway.callers.predictions import PredictionError, PredictionRequest, Status
 from lerobot_serve.gateway.upstream import PolicyContract
 
@@ -130,3 +134,27 @@ def _task(language: dict[str, Any]) -> str:
 
 def invalid(text: str) -> PredictionError:
     return PredictionError(Status.INVALID, text)
+
+
+def modality_config(
+    contract: PolicyContract, mapping: NameMapping, language_key: str
+) -> dict[str, Any]:
+    """Return the modalities; every observation has one time step."""
+    return {
+        'video': _modality(video_keys(contract, mapping), [0]),
+        'state': _modality(mapping.state or contract.state_names, [0]),
+        'action': _modality(mapping.action_columns(contract), list(range(contract.chunk_steps))),
+        'language': _modality([language_key], [0]),
+    }
+
+
+def video_keys(contract: PolicyContract, mapping: NameMapping) -> list[str]:
+    """Return what a client calls each camera of the policy."""
+    theirs = {ours: name for name, ours in mapping.cameras.items() if ours}
+    return [theirs.get(ours, ours.removeprefix(CAMERA_PREFIX)) for ours in contract.cameras]
+
+
+def _modality(keys: Iterable[str], delta_indices: list[int]) -> dict[str, Any]:
+    fields = {'delta_indices': delta_indices, 'modality_keys': list(keys)}
+    # clients of different versions read one or the other
+    return {'__ModalityConfig_class__': True, 'as_json': fields, 'as_dict': fields}

@@ -25,8 +25,7 @@ from lerobot_serve.gateway.http.callers import caller_of, EpisodeCallers
 from lerobot_serve.gateway.http.images import ManyPixels
 from lerobot_serve.gateway.http.replies import NO_EPISODE, prediction_reply, Refused
 from lerobot_serve.gateway.upstream import UpstreamSession
-from lerobot_serve.gateway.web.gate import Gate
-from lerobot_serve.gateway.web.once import Once
+from lerobot_serve.gateway.web.gate import Gate, Once
 from lerobot_serve.gateway.web.settings import WebSettings
 
 # larger bodies, and more pixels in a small one, take longer than a few milliseconds

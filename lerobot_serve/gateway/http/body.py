@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, UNSET
+from msgspec.structs import replace
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.names import is_printable
+from lerobot_serve.files.load import Record
 from lerobot_serve.gateway.callers.mapping import flat_state, NameMapping
 from lerobot_serve.gateway.callers.predictions import (
     DELAY_STEPS_LIMIT,
@@ -18,52 +20,55 @@ from lerobot_serve.gateway.callers.predictions import (
     PredictionRequest,
     TIMEOUT_LIMIT_S,
 )
-from lerobot_serve.gateway.http.fields import (
-    check_known,
-    FieldError,
-    flag,
-    is_number,
-    number,
-    parsed,
-    text,
-)
+from lerobot_serve.gateway.http.fields import checked, FieldError, is_unicode, parsed
 from lerobot_serve.gateway.http.images import image_of, PixelBudget, PIXELS_LIMIT
 from lerobot_serve.gateway.upstream import PolicyContract
 
-KEYS = (
-    'episode_id',
-    'request_id',
-    'client_id',
-    'instruction',
-    'task',
-    'state',
-    'image',
-    'images',
-    'episode_start',
-    'timeout_s',
-    'inference_delay_steps',
-)
 ONLY_CAMERA = 'image'
+TASKS, IDS = ('instruction', 'task'), ('episode_id', 'request_id', 'client_id')
+Text = Annotated[str, Meta(description='text')]
 
 
-@dataclass(frozen=True, slots=True)
-class ActBody:
+class ActBody(Record, frozen=True):
     """
     A body, checked as far as no policy is needed for it.
 
     state   vector in the order of the policy, or values by name
-    images  by the names of the caller; the key `image` is the one camera of the policy
+    images  by the names of the caller, RGB; with `image` as the one camera of the policy
+    task    or instruction
     """
 
-    state: list[Any] | dict[str, Any]
-    images: Mapping[str, Uint8Array]
-    task: str = ''
-    episode_id: str = ''
-    request_id: str = ''
-    client_id: str = ''
+    episode_id: Text = ''
+    request_id: Text = ''
+    client_id: Text = ''
+    instruction: Text = ''
+    task: Text = ''
+    state: Any = []
+    image: Any = UNSET
+    images: Annotated[
+        dict[str, Any],
+        Meta(
+            max_length=IMAGES_LIMIT,
+            description=f'an object CAMERA: image, at most {IMAGES_LIMIT}',
+        ),
+    ] = {}
     episode_start: bool = False
-    timeout_s: float = 0.0
-    inference_delay_steps: int = 0
+    timeout_s: Annotated[
+        float,
+        Meta(ge=0, le=TIMEOUT_LIMIT_S, description=f'a number in [0, {TIMEOUT_LIMIT_S:g}]'),
+    ] = 0.0
+    inference_delay_steps: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=DELAY_STEPS_LIMIT,
+            multiple_of=1,
+            description=f'a whole number in [0, {DELAY_STEPS_LIMIT}]',
+        ),
+    ] = 0
+
+
+KEYS = ActBody.__struct_fields__
 
 
 def read_body(body: bytes, pixels_here: int = PIXELS_LIMIT) -> ActBody:
@@ -72,68 +77,51 @@ def read_body(body: bytes, pixels_here: int = PIXELS_LIMIT) -> ActBody:
     than `pixels_here` pixels.
     """
     given = parsed(body)
-    check_known(given, KEYS)
-    delay = number(given, 'inference_delay_steps', 0, DELAY_STEPS_LIMIT)
-    if delay != int(delay):
-        raise FieldError('inference_delay_steps', delay, 'a whole number')
-    return ActBody(
-        state=_state(given.get('state', [])),
-        images=_images(given, pixels_here),
-        task=_task(given),
-        episode_id=_id(given, 'episode_id'),
-        request_id=_id(given, 'request_id'),
-        client_id=_id(given, 'client_id'),
-        episode_start=flag(given, 'episode_start'),
-        timeout_s=number(given, 'timeout_s', 0, TIMEOUT_LIMIT_S),
-        inference_delay_steps=int(delay),
+    if all(name in given for name in TASKS):
+        raise FieldError('task', 'both names', 'given once, as instruction or as task')
+    for name in (*IDS, *TASKS):
+        if name in given and given[name] is None:
+            del given[name]
+    read = checked(ActBody, given)
+    _check_texts(read)
+    _check_state(read.state)
+    return replace(
+        read, images=_images(read, pixels_here), image=UNSET, task=read.task or read.instruction
     )
 
 
-def _id(given: dict[str, Any], name: str) -> str:
-    value = text(given, name)
-    if not is_printable(value, ID_LIMIT):
-        raise FieldError(name, value, f'printable text of at most {ID_LIMIT} bytes')
-    return value
+def _check_texts(body: ActBody) -> None:
+    for name in (*IDS, *TASKS):
+        value = getattr(body, name)
+        if not is_unicode(value):
+            raise FieldError(name, value, 'text in UTF-8, without lone surrogates')
+        if name in IDS and not is_printable(value, ID_LIMIT):
+            raise FieldError(name, value, f'printable text of at most {ID_LIMIT} bytes')
 
 
-def _task(given: dict[str, Any]) -> str:
-    if 'task' in given and 'instruction' in given:
-        raise FieldError('task', 'both names', 'given once, as instruction or as task')
-    return text(given, 'task') or text(given, 'instruction')
-
-
-def _state(given: Any) -> list[Any] | dict[str, Any]:
-    values = list(given.values()) if isinstance(given, dict) else given
-    if not isinstance(values, list):
+def _check_state(given: Any) -> None:
+    """Raise FieldError for what is not a number, or infinite in the type of a state."""
+    is_named = isinstance(given, dict)
+    if not is_named and not isinstance(given, list):
         raise FieldError('state', given, 'a list of numbers, or an object NAME: number')
-    for value in values:
-        each = value if isinstance(value, list) and isinstance(given, dict) else [value]
-        if not all(map(is_number, each)):
-            raise FieldError('state', value, 'numbers')
-    _check_size(given)
-    state: list[Any] | dict[str, Any] = given
-    return state
-
-
-def _check_size(given: list[Any] | dict[str, Any]) -> None:
-    """Raise FieldError for a number that is infinite in the type of a state."""
-    for name, value in given.items() if isinstance(given, dict) else enumerate(given):
-        for each in value if isinstance(value, list) else [value]:
+    for name, value in given.items() if is_named else enumerate(given):
+        for each in value if is_named and isinstance(value, list) else [value]:
+            if type(each) not in (int, float):
+                raise FieldError('state', value, 'numbers')
             if abs(each) > FLOAT32_MAX:
-                field = f'state.{name}' if isinstance(given, dict) else f'state[{name}]'
+                field = f'state.{name}' if is_named else f'state[{name}]'
                 raise FieldError(field, each, f'at most {FLOAT32_MAX:.3g} in size')
 
 
-def _images(given: dict[str, Any], pixels_here: int) -> dict[str, Uint8Array]:
-    found = given.get('images', {})
-    if not isinstance(found, dict) or len(found) > IMAGES_LIMIT:
-        raise FieldError('images', found, f'an object CAMERA: image, at most {IMAGES_LIMIT}')
-    if ONLY_CAMERA in given and found:
-        raise FieldError(ONLY_CAMERA, 'image and images', 'one of them')
+def _images(body: ActBody, pixels_here: int) -> dict[str, Uint8Array]:
     budget = PixelBudget(here=pixels_here)
-    if ONLY_CAMERA in given:
-        return {ONLY_CAMERA: image_of(ONLY_CAMERA, given[ONLY_CAMERA], budget)}
-    return {name: image_of(f'images.{name}', each, budget) for name, each in found.items()}
+    if body.image is UNSET:
+        return {
+            name: image_of(f'images.{name}', each, budget) for name, each in body.images.items()
+        }
+    if body.images:
+        raise FieldError(ONLY_CAMERA, 'image and images', 'one of them')
+    return {ONLY_CAMERA: image_of(ONLY_CAMERA, body.image, budget)}
 
 
 def request_of(body: ActBody, mapping: NameMapping, contract: PolicyContract) -> PredictionRequest:
@@ -145,7 +133,7 @@ def request_of(body: ActBody, mapping: NameMapping, contract: PolicyContract) ->
         episode_id=body.episode_id,
         episode_start=body.episode_start,
         timeout_s=body.timeout_s,
-        inference_delay_steps=body.inference_delay_steps,
+        inference_delay_steps=int(body.inference_delay_steps),
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from functools import partial
 import json
-import math
-from typing import Any
+from typing import Any, TypeVar
 
+from lerobot_serve.files.load import load, Record, Refused
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.parameters import closest_name
 
+T = TypeVar('T', bound=Record)
 SHOWN_CHARACTERS = 80
 # a list of one number takes 100 bytes of memory, a number with decimals 32
 LISTS_LIMIT, VALUES_LIMIT = 400_000, 2_000_000
@@ -74,26 +75,21 @@ def _no_constant(name: str) -> float:
     raise FieldError('body', name, 'JSON with finite numbers')
 
 
-def check_known(given: dict[str, Any], known: tuple[str, ...], place: str = '') -> None:
-    """Raise FieldError for a name that is not known."""
-    for name in given:
-        if name not in known:
-            near = closest_name(name, known)
-            hint = f' (did you mean {near}?)' if near else ''
-            field, allowed = f'{place}{name[:SHOWN_CHARACTERS]}', f'{", ".join(known)}{hint}'
-            raise FieldError(field, name, f'one of the fields {allowed}')
-
-
-def text(given: dict[str, Any], name: str) -> str:
-    """Return a text, empty where there is none. Raises FieldError."""
-    value = given.get(name)
-    if value is None:
-        return ''
-    if not isinstance(value, str):
-        raise FieldError(name, value, 'text')
-    if not is_unicode(value):
-        raise FieldError(name, value, 'text in UTF-8, without lone surrogates')
-    return value
+def checked(kind: type[T], given: object, place: str = '') -> T:
+    """Return the record of an object; `place` is before the names. Raises FieldError."""
+    try:
+        return load(kind, given, '')
+    except Refused as refused:
+        fault = refused.fault
+    field = place + '.'.join(map(str, fault.path))
+    if fault.allowed:
+        raise FieldError(field, fault.given, fault.allowed)
+    # what else is wrong with an object is a name
+    name, known = str(fault.given)[:SHOWN_CHARACTERS], kind.__struct_fields__
+    near = closest_name(name, known)
+    hint = f' (did you mean {near}?)' if near else ''
+    allowed = f'one of the fields {", ".join(known)}{hint}'
+    raise FieldError(f'{place}{name}', fault.given, allowed)
 
 
 def is_unicode(value: str) -> bool:
@@ -103,24 +99,3 @@ def is_unicode(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def flag(given: dict[str, Any], name: str) -> bool:
-    """Return a truth value, false where there is none. Raises FieldError."""
-    value = given.get(name, False)
-    if not isinstance(value, bool):
-        raise FieldError(name, value, 'true or false')
-    return value
-
-
-def number(given: dict[str, Any], name: str, low: float, high: float) -> float:
-    """Return a number in [low, high], 0 where there is none. Raises FieldError."""
-    value = given.get(name, 0)
-    if not is_number(value) or not low <= value <= high:
-        raise FieldError(name, value, f'a number in [{low:g}, {high:g}]')
-    return float(value)
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value of JSON is a finite number."""
-    return type(value) is int or (type(value) is float and math.isfinite(value))

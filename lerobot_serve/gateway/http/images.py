@@ -10,25 +10,33 @@ import base64
 import binascii
 import math
 import struct
-from typing import Any
+from typing import Annotated, Any
 
 import cv2
+from msgspec import Meta, UNSET
 import numpy as np
 import simplejpeg
 
 from lerobot_serve.arrays import Uint8Array
-from lerobot_serve.gateway.http.fields import check_known, FieldError
+from lerobot_serve.files.load import Record
+from lerobot_serve.gateway.http.fields import checked, FieldError
 from lerobot_serve.picture_headers import JPEG, PNG, read_jpeg_header
 
 # of all pictures of one request
 PIXELS_LIMIT = 16_777_216
 # of a file that is pasted from a web page
 DATA_URL = 'data:image/'
-KEYS = ('data', 'shape')
 ALLOWED = (
     'base64 of a JPEG or PNG file; or {"data": base64 of height*width*3 bytes, "shape": [height, '
     'width, 3]}; or nested lists [height][width][3] of 0 to 255'
 )
+
+
+class ImageObject(Record, frozen=True):
+    """A file, or the pixels of a shape."""
+
+    data: Annotated[str, Meta(description='base64')]
+    shape: Any = UNSET
 
 
 class ManyPixels(Exception):
@@ -72,9 +80,7 @@ def image_of(field: str, given: Any, budget: PixelBudget) -> Uint8Array:
     raise FieldError(field, given, ALLOWED)
 
 
-def _decoded(field: str, given: object) -> bytes:
-    if not isinstance(given, str):
-        raise FieldError(f'{field}.data', given, 'base64')
+def _decoded(field: str, given: str) -> bytes:
     if given.startswith(DATA_URL):
         given = given.partition(',')[2]
     try:
@@ -84,11 +90,10 @@ def _decoded(field: str, given: object) -> bytes:
 
 
 def _from_object(field: str, given: dict[str, Any], budget: PixelBudget) -> Uint8Array:
-    check_known(given, KEYS, f'{field}.')
-    data = _decoded(field, given.get('data'))
-    if 'shape' not in given:
+    image = checked(ImageObject, given, f'{field}.')
+    data, shape = _decoded(field, image.data), image.shape
+    if shape is UNSET:
         return _from_file(field, data, budget)
-    shape = given['shape']
     is_shape = isinstance(shape, list) and len(shape) == 3 and shape[2] == 3
     if not (is_shape and all(type(size) is int and size > 0 for size in shape)):
         raise FieldError(f'{field}.shape', str(shape), '[height, width, 3]')

@@ -17,7 +17,7 @@ from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings, read_s
 CALLS_PER_CLIENT = 3
 
 
-class LeRobotDoor:
+class LeRobotDoor(GrpcServer):
     """A Door. The event loop owns it."""
 
     def __init__(
@@ -29,25 +29,12 @@ class LeRobotDoor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.service = AsyncInference(gateway, exposure, settings, clock=clock)
-        self._server = GrpcServer(
+        super().__init__(
             exposure,
             [self.service.handlers],
             calls=door_calls(gateway, exposure.door, CALLS_PER_CLIENT),
             max_connections=settings.max_connections,
         )
-
-    @property
-    def address(self) -> str:
-        """Host and port, for --server_address of a RobotClient."""
-        return self._server.address
-
-    async def start(self) -> None:
-        """Listen. Raises UserError."""
-        await self._server.start()
-
-    async def stop(self) -> None:
-        """End the connections. May be called twice."""
-        await self._server.stop()
 
 
 def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> LeRobotDoor:

@@ -5,11 +5,10 @@ The door for openpi's client: msgpack over a websocket.
     frames.py          frames of the websocket, read into one buffer
     mapping_file.py    names and layout of observations, from YAML
     observation.py     a message -> PredictionRequest
-    episodes.py        where an episode of a connection begins
     replies.py         the metadata frame and the replies
     handshake.py       the upgrade to a websocket
-    connection.py      one client: turns, bounds, the end
-    conversation.py    what is said on a connection
+    connection.py      one client: its bytes, turns, bounds, the end
+    conversation.py    what is said on a connection, and where its episodes begin
     door.py            the aiohttp application
 
 peer_formats/ reads the messages. aiohttp reads the HTTP part of each connection; after the upgrade

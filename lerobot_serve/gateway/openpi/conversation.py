@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.openpi.episodes import Episodes
+from lerobot_serve.gateway.openpi.connection import Connection
 from lerobot_serve.gateway.openpi.frames import Opcode
 from lerobot_serve.gateway.openpi.mapping_file import ObservationMapping
 from lerobot_serve.gateway.openpi.observation import (
@@ -29,14 +28,6 @@ from lerobot_serve.gateway.openpi.replies import (
 from lerobot_serve.gateway.upstream import PolicyContract, UpstreamSession
 from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.msgpack_arrays import unpack_openpi
-
-
-class Messages(Protocol):
-    """The messages of a connection. Both methods raise ConnectionClosed."""
-
-    async def next_message(self) -> tuple[memoryview, Opcode]: ...
-
-    async def send(self, opcode: Opcode, payload: bytes) -> None: ...
 
 
 class Conversation:
@@ -80,7 +71,7 @@ class Conversation:
             gateway.on_refused(caller.protocol, error.status)
             raise
 
-    async def run(self, connection: Messages) -> None:
+    async def run(self, connection: Connection) -> None:
         """Converse until the connection ends, with ConnectionClosed."""
         first = metadata_frame(self._contract, self._mapping.form.metadata)
         await connection.send(Opcode.BINARY, first)
@@ -145,3 +136,29 @@ class Conversation:
             self._mapping.names.check_change(self._contract, session.contract)
             self._columns = self._mapping.names.action_columns(session.contract)
             self._contract = session.contract
+
+
+class Episodes:
+    """
+    The episodes of one connection, whose wire does not say where one begins. A new one begins with
+    the first request, after a reset, with another session_id, and where `by_task` is set with
+    another instruction.
+    """
+
+    def __init__(self, *, by_task: bool) -> None:
+        self._by_task = by_task
+        self._is_new, self._task, self._episode_id = True, '', ''
+
+    def on_reset(self) -> None:
+        """Let the next request begin an episode."""
+        self._is_new = True
+
+    def is_start(self, found: Observation) -> bool:
+        """Return whether this request begins an episode."""
+        is_other = found.episode_id != self._episode_id
+        is_other |= self._by_task and found.task != self._task
+        return self._is_new or is_other
+
+    def on_predicted(self, found: Observation) -> None:
+        """Continue the episode of a request; one that failed leaves its start to the next one."""
+        self._is_new, self._task, self._episode_id = False, found.task, found.episode_id

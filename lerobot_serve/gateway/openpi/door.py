@@ -23,15 +23,13 @@ from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.openpi.connection import Connection, ConnectionClosed
+from lerobot_serve.gateway.openpi.connection import Connection, ConnectionClosed, Receiver
 from lerobot_serve.gateway.openpi.conversation import Conversation
 from lerobot_serve.gateway.openpi.frames import CloseCode
 from lerobot_serve.gateway.openpi.handshake import NoWebsocket, upgrade_response
 from lerobot_serve.gateway.openpi.mapping_file import read_observation_mapping
-from lerobot_serve.gateway.openpi.receiver import Receiver
-from lerobot_serve.gateway.openpi.settings import OpenpiSettings
-from lerobot_serve.gateway.web.gate import ForbiddenOrigin, Gate
-from lerobot_serve.gateway.web.once import Once
+from lerobot_serve.gateway.web.gate import ForbiddenOrigin, Gate, Once
+from lerobot_serve.gateway.web.settings import OpenpiSettings
 from lerobot_serve.gateway.web.site import Site
 
 CHECK_S = 0.5

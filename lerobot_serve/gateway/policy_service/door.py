@@ -36,7 +36,7 @@ class HandlerList:
         """The same methods again, which grpc.aio does not use."""
 
 
-class PolicyServiceDoor:
+class PolicyServiceDoor(GrpcServer):
     """A Door. The event loop owns it."""
 
     def __init__(
@@ -56,7 +56,7 @@ class PolicyServiceDoor:
         servicer = reflection.aio.ReflectionServicer(names, pool=POOL)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, others)
         self._service = PolicyService(gateway, exposure, mapping)
-        self._server = GrpcServer(
+        super().__init__(
             exposure,
             [self._service.handlers],
             open_handlers=others.found,
@@ -65,20 +65,15 @@ class PolicyServiceDoor:
             max_connections=max_connections,
         )
 
-    @property
-    def address(self) -> str:
-        """Host and port, as the target of a channel."""
-        return self._server.address
-
     async def start(self) -> None:
         """Listen. Raises UserError."""
-        await self._server.start()
+        await super().start()
         await self._health.start()
 
     async def stop(self) -> None:
         """End the connections. May be called twice."""
         await self._health.stop()
-        await self._server.stop()
+        await super().stop()
         self._service.close()
 
 

@@ -27,7 +27,7 @@ from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.grpc_server.bounded import CallMessages
 from lerobot_serve.gateway.grpc_server.callers import caller_of, Context
 from lerobot_serve.gateway.grpc_server.statuses import abort, NOTE, prediction_metadata
-from lerobot_serve.gateway.policy_service import conversion, opening
+from lerobot_serve.gateway.policy_service import conversion
 from lerobot_serve.gateway.upstream import SessionTerms
 
 PROTOCOL = 'policy_service'
@@ -99,7 +99,7 @@ class PolicyService:
         except PredictionError as error:
             self._count(error)
             return await abort(context, error)
-        return bytes(opening.policy_of(contract).SerializeToString())
+        return bytes(conversion.policy_of(contract).SerializeToString())
 
     async def predict_stream(self, messages: CallMessages, context: Context) -> None:
         """Answer each observation of a stream."""
@@ -164,9 +164,9 @@ class PolicyService:
 
     async def _opened(self, stream: Stream, seen: Any) -> bytes:
         """Open the session of a stream; later messages of the stream need its terms, too."""
-        stream.terms = opening.terms_of(seen.session)
+        stream.terms = conversion.terms_of(seen.session)
         session = await self._gateway.session(stream.caller, stream.terms)
-        return opening.opened_action(session.contract, stream.caller.client_id, seen.step_index)
+        return conversion.opened_action(session.contract, stream.caller.client_id, seen.step_index)
 
     async def _predicted(self, stream: Stream, seen: Any, context: Context) -> Prediction:
         session = await self._gateway.session(stream.caller, stream.terms)

@@ -5,15 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import threading
+from typing import TypeVar
 
+from msgspec.structs import asdict
 from rclpy.node import Node
+from rclpy.serialization import serialize_message
 
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.codec import decode
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import (
+    GetStatusResponse,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
 from lerobot_serve.gateway.router.server_link import (
     LinkCallbacks,
     Presence,
-    SessionReply,
-    StatusReply,
 )
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
@@ -25,6 +33,7 @@ from lerobot_serve.ros.topics.dedicated_subscription import (
 from lerobot_serve_interfaces.msg import ActionChunk
 from lerobot_serve_interfaces.srv import ResetEpisode
 
+T = TypeVar('T', GetStatusResponse, OpenSessionResponse)
 # of a relay: its sessions share the topic
 REPLY_TOPIC = '~/replies/callers'
 
@@ -44,6 +53,10 @@ class RosServerLink:
         )
         self._topic = node.resolve_topic_name(REPLY_TOPIC)
         self._subscriptions = DedicatedSubscriptions(node, ActionChunk, {}, qos.ACTION_CHUNK)
+        self.wake = self._subscriptions.wake
+        self.is_available = self._client.is_available
+        self.send = self._client.send
+        self.close_session = self._client.close
 
     def listen(self, callbacks: LinkCallbacks) -> None:
         """Subscribe to the replies, before `run`."""
@@ -60,53 +73,34 @@ class RosServerLink:
         """Dispatch messages until `stop` is set and `wake` was called."""
         self._subscriptions.run(stop)
 
-    def wake(self) -> None:
-        self._subscriptions.wake()
-
-    def is_available(self) -> bool:
-        """Return whether the services are discovered."""
-        return self._client.is_available()
-
     def reply_topic(self, session_epoch: int) -> str:
         """Return the full name of the reply topic, the same for each session."""
         return self._topic
 
-    def send(self, raw: bytes) -> None:
-        """Publish the bytes of an Observation."""
-        self._client.send(raw)
-
-    def announce(
-        self,
-        client_id: str,
-        session_epoch: int,
-        episode: int,
-        episode_id: str,
-        on_refusal: Callable[[str], None],
-    ) -> None:
+    def announce(self, request: ResetEpisodeRequest, on_refusal: Callable[[str], None]) -> None:
         """Announce the next episode of a session; the executor calls `on_refusal`."""
-        self._client.announce(
-            reset_request(client_id, session_epoch, episode, episode_id), on_refusal
-        )
+        self._client.announce(ResetEpisode.Request(**asdict(request)), on_refusal)
 
-    def status(self, timeout_s: float) -> StatusReply:
+    def status(self, timeout_s: float) -> GetStatusResponse:
         """Return the status. Blocks. Raises ServerUnreachable."""
-        reply: StatusReply = self._client.status(timeout_s)
-        return reply
+        return self._record(GetStatusResponse, self._client.status(timeout_s))
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> SessionReply:
+    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSessionResponse:
         """Open a session. Blocks. Raises SessionRefused and ServerUnreachable."""
-        reply: SessionReply = self._client.open(session_request, timeout_s)
-        return reply
+        return self._record(OpenSessionResponse, self._client.open(session_request, timeout_s))
+
+    def _record(self, kind: type[T], reply: object) -> T:
+        try:
+            return decode(kind, bytes(serialize_message(reply)))
+        except Malformed as error:
+            text = f'{self.server}: the reply cannot be used ({error})'
+            raise ServerUnreachable(text) from None
 
     def wait_until_matched(self, timeout_s: float) -> bool:
         """Wait until requests and replies pass; return False after the timeout."""
         return self._client.wait_until_matched(
             lambda: self._subscriptions.publisher_count(REPLY_TOPIC), timeout_s
         )
-
-    def close_session(self, session_request: SessionRequest, timeout_s: float) -> None:
-        """Close a session. Blocks. Raises ServerUnreachable."""
-        self._client.close(session_request, timeout_s)
 
     def close(self) -> None:
         """Destroy all endpoints; call it once `run` has returned and no other thread calls."""
@@ -119,11 +113,3 @@ def presence_of(now: LivelinessStatus) -> Presence:
     if now.alive:
         return Presence.THERE
     return Presence.LOST if now.not_alive_change > 0 else Presence.CLOSED
-
-
-def reset_request(
-    client_id: str, session_epoch: int, episode: int, episode_id: str
-) -> ResetEpisode.Request:
-    return ResetEpisode.Request(
-        client_id=client_id, session_epoch=session_epoch, episode=episode, episode_id=episode_id
-    )

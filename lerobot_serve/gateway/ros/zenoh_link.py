@@ -4,16 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from types import ModuleType
 
-from lerobot_serve.contract.services.session import SessionRequest
-from lerobot_serve.gateway.ros.ros_link import reset_request
-from lerobot_serve.gateway.router.server_link import (
-    LinkCallbacks,
-    Presence,
-    SessionReply,
-    StatusReply,
-)
-from lerobot_serve.ros.contract import service_bytes
+from lerobot_serve.contract.services import client_messages
+from lerobot_serve.gateway.router.server_link import LinkCallbacks, Presence
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
 from lerobot_serve.zenoh.session_client import QueuedSessionClient
@@ -36,12 +31,13 @@ class ZenohServerLink:
         lifespan_s: float,
     ) -> None:
         """`on_drop` gets `link_full` for a request that waited for `lifespan_s`; any thread."""
+        messages: ModuleType = client_messages
         self.server, self._link, self._callbacks = server, link, callbacks
         self._client = QueuedSessionClient(
             link,
             server,
             gateway,
-            service_bytes,
+            messages,
             self._on_presence,
             on_drop=on_drop,
             lifespan_s=lifespan_s,
@@ -52,52 +48,20 @@ class ZenohServerLink:
             on_chunk=callbacks.on_chunk,
             on_no_session=callbacks.on_no_session,
         )
+        self.is_available = self._client.is_available
+        self.reply_topic = partial(self._replies.topic, server)
+        self.send = self._client.send
+        self.announce = self._client.announce
+        self.status = self._client.status
+        self.open = self._client.open
+        self.close_session = self._client.close
 
     def _on_presence(self, is_alive: bool) -> None:
         self._callbacks.on_presence(Presence.THERE if is_alive else Presence.LOST)
 
-    def is_available(self) -> bool:
-        """Return whether the router is there."""
-        return self._client.is_available()
-
-    def reply_topic(self, session_epoch: int) -> str:
-        """Return the key on which the router replies in one session."""
-        return self._replies.topic(self.server, session_epoch)
-
-    def send(self, raw: bytes) -> None:
-        """Queue the bytes of an Observation; never waits for the uplink."""
-        self._client.send(raw)
-
-    def announce(
-        self,
-        client_id: str,
-        session_epoch: int,
-        episode: int,
-        episode_id: str,
-        on_refusal: Callable[[str], None],
-    ) -> None:
-        """Announce the next episode of a session; a thread of Zenoh calls `on_refusal`."""
-        self._client.announce(
-            reset_request(client_id, session_epoch, episode, episode_id), on_refusal
-        )
-
-    def status(self, timeout_s: float) -> StatusReply:
-        """Return the status. Blocks. Raises ServerUnreachable."""
-        reply: StatusReply = self._client.status(timeout_s)
-        return reply
-
-    def open(self, session_request: SessionRequest, timeout_s: float) -> SessionReply:
-        """Open a session. Blocks. Raises SessionRefused and ServerUnreachable."""
-        reply: SessionReply = self._client.open(session_request, timeout_s)
-        return reply
-
     def wait_until_matched(self, timeout_s: float) -> bool:
         """Wait until the router reads requests; return False after the timeout."""
         return self._client.wait_until_matched(lambda: int(self._client.is_available()), timeout_s)
-
-    def close_session(self, session_request: SessionRequest, timeout_s: float) -> None:
-        """Close a session. Blocks. Raises ServerUnreachable."""
-        self._client.close(session_request, timeout_s)
 
     def close(self) -> None:
         """Close all endpoints and the link; the router sees the gateway go."""

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 import contextlib
 
+from lerobot_serve.contract.records import GetStatusResponse
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.gateway.router.outcomes import unavailable
 from lerobot_serve.gateway.router.policy_contract import contract_of_status
-from lerobot_serve.gateway.router.server_link import StatusReply
 from lerobot_serve.gateway.upstream import PolicyContract
 
 RETRY_S = 0.25
@@ -28,7 +28,7 @@ class Availability:
     def __init__(
         self,
         server: str,
-        read_status: Callable[[], Awaitable[StatusReply]],
+        read_status: Callable[[], Awaitable[GetStatusResponse]],
         log: Callable[[str], object],
     ) -> None:
         self._server, self._read_status, self._log = server, read_status, log

@@ -2,62 +2,22 @@
 """
 The link to the router: its services, requests, and the replies to all callers of the gateway.
 
-Implemented over ROS 2 in gateway.ros.ros_link and over Zenoh in gateway.router.zenoh_link.
+Implemented over ROS 2 in gateway.ros.ros_link and over Zenoh in gateway.ros.zenoh_link.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from lerobot_serve.contract.records import (
+    GetStatusResponse,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+)
 from lerobot_serve.contract.services.session import SessionRequest
-
-
-class CameraReply(Protocol):
-    """CameraSpec.msg."""
-
-    name: str
-    height: int
-    width: int
-    channels: int
-
-
-class PolicyReply(Protocol):
-    """What the responses of OpenSession and GetStatus say about the policy."""
-
-    state_names: Sequence[str]
-    action_names: Sequence[str]
-    cameras: Sequence[CameraReply]
-    chunk_size: int
-    trained_fps: float
-    observation_steps: int
-
-
-class SessionReply(PolicyReply, Protocol):
-    """The response of OpenSession."""
-
-    policy: str
-    policy_type: str
-    schema_version: int
-    warnings: Sequence[str]
-
-
-class ServerState(Protocol):
-    """ServerStatus.msg."""
-
-    policy: str
-    policy_type: str
-    text: str
-
-
-class StatusReply(PolicyReply, Protocol):
-    """The response of GetStatus."""
-
-    status: ServerState
-    default_task: str
-    task_pinned: bool
 
 
 class Presence(Enum):
@@ -90,30 +50,23 @@ class ServerLink(Protocol):
     def is_available(self) -> bool:
         """Return whether the services are discovered."""
 
-    def reply_topic(self, session_epoch: int) -> str:
+    def reply_topic(self, session_epoch: int, /) -> str:
         """Return where the router replies in one session."""
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: bytes, /) -> None:
         """Publish the bytes of an Observation."""
 
-    def announce(
-        self,
-        client_id: str,
-        session_epoch: int,
-        episode: int,
-        episode_id: str,
-        on_refusal: Callable[[str], None],
-    ) -> None:
+    def announce(self, request: ResetEpisodeRequest, on_refusal: Callable[[str], None], /) -> None:
         """Announce the next episode of a session; another thread calls `on_refusal`."""
 
-    def status(self, timeout_s: float) -> StatusReply:
+    def status(self, timeout_s: float, /) -> GetStatusResponse:
         """Return the status. Raises ServerUnreachable."""
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> SessionReply:
+    def open(self, session_request: SessionRequest, timeout_s: float, /) -> OpenSessionResponse:
         """Open a session. Raises SessionRefused and ServerUnreachable."""
 
-    def wait_until_matched(self, timeout_s: float) -> bool:
+    def wait_until_matched(self, timeout_s: float, /) -> bool:
         """Wait until requests and replies pass; return False after the timeout."""
 
-    def close_session(self, session_request: SessionRequest, timeout_s: float) -> None:
+    def close_session(self, session_request: SessionRequest, timeout_s: float, /) -> object:
         """Close a session. Raises ServerUnreachable."""

@@ -18,6 +18,7 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Unencodable
+from lerobot_serve.contract.records import OpenSessionResponse
 from lerobot_serve.gateway.callers.mailbox import SUPERSEDED
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -28,7 +29,6 @@ from lerobot_serve.gateway.callers.predictions import (
 from lerobot_serve.gateway.router.image_encoding import ImageEncoder
 from lerobot_serve.gateway.router.numbering import Numbering
 from lerobot_serve.gateway.router.outcomes import prediction_of, SessionLost, unavailable
-from lerobot_serve.gateway.router.server_link import SessionReply
 from lerobot_serve.gateway.upstream import (
     check_request,
     check_same_names,
@@ -48,7 +48,7 @@ class SessionHost(Protocol):
 
     async def open_session(
         self, client_id: str, epoch: int, terms: SessionTerms | None
-    ) -> tuple[SessionReply, PolicyContract]:
+    ) -> tuple[OpenSessionResponse, PolicyContract]:
         """Open a session. Raises PredictionError."""
 
     async def close_session(self, client_id: str, epoch: int) -> None: ...

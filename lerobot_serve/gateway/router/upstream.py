@@ -8,13 +8,19 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 import contextlib
 from dataclasses import dataclass, field
+from functools import partial
 import hashlib
 import secrets
 from typing import Any, TypeVar
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import (
+    CameraSpec,
+    GetStatusResponse,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+)
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.services.session import (
     ServerUnreachable,
@@ -28,15 +34,12 @@ from lerobot_serve.gateway.router.availability import Availability
 from lerobot_serve.gateway.router.image_encoding import ImageEncoder, ImageSettings
 from lerobot_serve.gateway.router.numbering import Numbering
 from lerobot_serve.gateway.router.outcomes import refusal_error, SessionLost, unavailable
-from lerobot_serve.gateway.router.policy_contract import contract_of_session
+from lerobot_serve.gateway.router.policy_contract import contract_of_session, request_on_terms
 from lerobot_serve.gateway.router.server_link import (
     Presence,
     ServerLink,
-    SessionReply,
-    StatusReply,
 )
 from lerobot_serve.gateway.router.session import RouterSession
-from lerobot_serve.gateway.router.session_terms import request_on_terms
 from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
 
 T = TypeVar('T')
@@ -124,7 +127,7 @@ class RouterUpstream:
 
     async def open_session(
         self, client_id: str, epoch: int, terms: SessionTerms | None
-    ) -> tuple[SessionReply, PolicyContract]:
+    ) -> tuple[OpenSessionResponse, PolicyContract]:
         """Open a session. Raises PredictionError."""
         contract = await self._availability.require()
         request = self._session_request(client_id, epoch, contract)
@@ -188,12 +191,11 @@ class RouterUpstream:
 
     def announce(self, numbering: Numbering) -> None:
         """Announce an episode; its first request says so too."""
+        request = ResetEpisodeRequest(
+            numbering.client_id, numbering.session_epoch, numbering.episode, numbering.episode_id
+        )
         self._link.announce(
-            numbering.client_id,
-            numbering.session_epoch,
-            numbering.episode,
-            numbering.episode_id,
-            lambda text: self._deposit(self._log_refused_reset, numbering.client_id, text),
+            request, partial(self._deposit, self._log_refused_reset, request.client_id)
         )
 
     def _log_refused_reset(self, client_id: str, text: str) -> None:
@@ -250,7 +252,7 @@ class RouterUpstream:
         for session in list(self._sessions.values()):
             session.on_lost(make_error())
 
-    async def _read_status(self) -> StatusReply:
+    async def _read_status(self) -> GetStatusResponse:
         return await self._call(self._link.status, STATUS_TIMEOUT_S)
 
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:

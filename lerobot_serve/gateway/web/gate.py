@@ -9,6 +9,7 @@ host name of its own that resolves to this machine. The event loop calls.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 import ipaddress
 import time
@@ -21,6 +22,7 @@ from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
 
+KEYS_LIMIT = 1024
 SCHEMES = ('bearer', 'api-key')
 NO_TOKEN = (
     'this door needs a token: send the header "Authorization: Bearer TOKEN" or '
@@ -104,3 +106,19 @@ def _split(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError:
         return SplitResult('', '', '', '', '')
+
+
+class Once:
+    """Whether something is said for the first time; the oldest keys are forgotten."""
+
+    def __init__(self) -> None:
+        self._said: OrderedDict[str, None] = OrderedDict()
+
+    def is_first(self, key: str) -> bool:
+        """Return true once for each key."""
+        if key in self._said:
+            return False
+        self._said[key] = None
+        if len(self._said) > KEYS_LIMIT:
+            self._said.popitem(last=False)
+        return True

@@ -5,44 +5,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
+from msgspec import structs
 import numpy as np
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.observation import Observation
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import (
+    CameraSpec,
+    GetStatusResponse,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+    ServerStatus,
+)
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
 from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterUpstream
 
-NAMES = ['a.pos', 'b.pos']
+NAMES = ('a.pos', 'b.pos')
 CAMERA = CameraSpec('observation.images.front', 24, 32)
 FINGERPRINT = 'one@11|two@22'
 
 
-def policy_reply(**changes: Any) -> SimpleNamespace:
-    """Return what the responses of OpenSession and GetStatus have, together."""
-    given = {
-        'state_names': NAMES,
-        'action_names': NAMES,
-        'cameras': [CAMERA],
-        'chunk_size': 3,
-        'trained_fps': 10.0,
-        'observation_steps': 1,
-        'policy': FINGERPRINT,
-        'schema_version': 1,
-        'warnings': [],
-        'policy_type': 'fake',
-        'default_task': '',
-        'task_pinned': False,
-        'status': SimpleNamespace(policy=FINGERPRINT, policy_type='fake', text=''),
-    }
-    return SimpleNamespace(**{**given, **changes})
+def policy_reply(**changes: Any) -> OpenSessionResponse:
+    """Return the response of OpenSession, from which that of GetStatus is made."""
+    reply = OpenSessionResponse(
+        schema_version=1,
+        policy=FINGERPRINT,
+        policy_type='fake',
+        state_names=NAMES,
+        action_names=NAMES,
+        cameras=(CAMERA,),
+        chunk_size=3,
+        trained_fps=10.0,
+        observation_steps=1,
+    )
+    return structs.replace(reply, **changes)
 
 
 @dataclass
@@ -50,7 +52,8 @@ class FakeLink:
     """A ServerLink; its methods run in the event loop and in threads of the pool."""
 
     server: str = '/policy_router'
-    reply: SimpleNamespace = field(default_factory=policy_reply)
+    reply: OpenSessionResponse = field(default_factory=policy_reply)
+    status_text: str = ''
     is_away: bool = False
     refusal: Exception | None = None
     # what a request is answered with; None: nothing
@@ -78,15 +81,25 @@ class FakeLink:
         assert self.upstream
         self.upstream.deposit_chunk(wire_chunk.encode(chunk))
 
-    def announce(self, *arguments: Any) -> None:
-        *announced, _ = arguments
-        self.announced.append(tuple(announced))
+    def announce(self, request: ResetEpisodeRequest, _: Any) -> None:
+        self.announced.append(structs.astuple(request))
 
-    def status(self, timeout_s: float) -> Any:
+    def status(self, timeout_s: float) -> GetStatusResponse:
         self._check()
-        return self.reply
+        reply = self.reply
+        return GetStatusResponse(
+            status=ServerStatus(
+                policy=reply.policy, policy_type=reply.policy_type, text=self.status_text
+            ),
+            state_names=reply.state_names,
+            action_names=reply.action_names,
+            cameras=reply.cameras,
+            chunk_size=reply.chunk_size,
+            trained_fps=reply.trained_fps,
+            observation_steps=reply.observation_steps,
+        )
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> Any:
+    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSessionResponse:
         self._check()
         if self.refusal:
             raise self.refusal

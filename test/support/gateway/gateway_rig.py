@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+import contextlib
 import gc
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from lerobot_serve.gateway.callers.caller import Caller
+from lerobot_serve.gateway.callers.caller_session import GatewaySettings
 from lerobot_serve.gateway.callers.predictions import PredictionRequest
-from lerobot_serve.gateway.core import Gateway, GatewaySettings
+from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.doors import Door
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeUpstream
 
 CALLER = Caller('http', '127.0.0.1:5000', 'arm')
@@ -42,6 +45,35 @@ class GatewayRig:
         self.gateway = Gateway(
             self.upstream, GatewaySettings(**settings), self.log, clock=lambda: self.now_s
         )
+
+
+class DoorRig(GatewayRig):
+    """A gateway with one door, from `start` to the end of `running`."""
+
+    door: Door
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """What was refused, by reason."""
+        return {reason: n for (_, reason), n in self.gateway.counters.refused.items()}
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        host, port = self.door.address.rpartition('/')[2].rsplit(':', 1)
+        return host, int(port)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        await self.door.start()
+        try:
+            yield self
+        finally:
+            async with asyncio.timeout(LIMIT_S):
+                await self.close()
+
+    async def close(self) -> None:
+        await self.door.stop()
+        await self.gateway.drain()
 
 
 def in_loop(test: Callable[[], Any]) -> Any:

@@ -6,16 +6,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 import contextlib
+from contextlib import AbstractAsyncContextManager
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.groot.door import make_door
-from support.gateway.gateway_rig import GatewayRig
+from support.gateway.gateway_rig import DoorRig
 from support.gateway.groot_client import GrootClient
 
 EXPOSURE = Exposure('groot')
 
 
-class GrootRig(GatewayRig):
+class GrootRig(DoorRig):
     """A door, and clients in threads."""
 
     def __init__(self, exposure: Exposure = EXPOSURE, **settings: object) -> None:
@@ -25,21 +26,9 @@ class GrootRig(GatewayRig):
     def client(self, **options: str) -> GrootClient:
         return GrootClient(self.door.address, **options)
 
-    @property
-    def refused(self) -> dict[str, int]:
-        found = self.gateway.counters.refused
-        return {reason: count for (_, reason), count in found.items()}
 
-
-@contextlib.asynccontextmanager
-async def running(*arguments: object, **settings: object) -> AsyncIterator[GrootRig]:
-    rig = GrootRig(*arguments, **settings)
-    await rig.door.start()
-    try:
-        yield rig
-    finally:
-        await rig.door.stop()
-        await rig.gateway.drain()
+def running(*arguments: object, **settings: object) -> AbstractAsyncContextManager[GrootRig]:
+    return GrootRig(*arguments, **settings).running()
 
 
 @contextlib.asynccontextmanager

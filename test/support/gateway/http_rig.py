@@ -18,7 +18,7 @@ from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.http.door import HttpDoor
 from lerobot_serve.gateway.web.settings import WebSettings
-from support.gateway.gateway_rig import CAMERA, GatewayRig
+from support.gateway.gateway_rig import CAMERA, DoorRig
 
 HEIGHT, WIDTH, _ = EXAMPLE_CONTRACT.cameras[CAMERA]
 
@@ -54,7 +54,7 @@ class Reply:
         return self.content['error']
 
 
-class HttpRig(GatewayRig):
+class HttpRig(DoorRig):
     """A gateway with this one door; `refused` counts by reason."""
 
     def __init__(self, exposure: dict[str, Any] | None = None, **settings: Any) -> None:
@@ -63,23 +63,10 @@ class HttpRig(GatewayRig):
             self.gateway, Exposure('http', **(exposure or {})), WebSettings(**settings)
         )
 
-    @property
-    def refused(self) -> dict[str, int]:
-        return {reason: n for (_, reason), n in self.gateway.counters.refused.items()}
-
-    @property
-    def host_and_port(self) -> tuple[str, int]:
-        host, port = self.door.address.rpartition('/')[2].rsplit(':', 1)
-        return host, int(port)
-
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[HttpRig]:
-        await self.door.start()
-        try:
-            async with aiohttp.ClientSession() as self.session:
-                yield self
-        finally:
-            await self.door.stop()
+        async with super().running(), aiohttp.ClientSession() as self.session:
+            yield self
 
     async def act(self, content: Any, **options: Any) -> Reply:
         return await self.ask('POST', '/act', json=content, **options)

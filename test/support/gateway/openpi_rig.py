@@ -14,8 +14,8 @@ import numpy as np
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.openpi.door import OpenpiDoor
-from lerobot_serve.gateway.openpi.settings import OpenpiSettings
-from support.gateway.gateway_rig import CAMERA, GatewayRig
+from lerobot_serve.gateway.web.settings import OpenpiSettings
+from support.gateway.gateway_rig import CAMERA, DoorRig
 from support.gateway.openpi_messages import packed, unpacked
 
 STATE = 'observation/state'
@@ -33,7 +33,7 @@ def observation(**changes: Any) -> dict[str, Any]:
     return {'observation/image': image, STATE: np.arange(3.0), 'prompt': 'pick'} | changes
 
 
-class OpenpiRig(GatewayRig):
+class OpenpiRig(DoorRig):
     """A gateway with this one door; `refused` counts by reason."""
 
     def __init__(self, folder, exposure: dict[str, Any] | None = None, **settings: Any) -> None:
@@ -46,23 +46,6 @@ class OpenpiRig(GatewayRig):
             OpenpiSettings(mapping=str(mapping), **settings),
             clock=lambda: self.now_s,
         )
-
-    @property
-    def refused(self) -> dict[str, int]:
-        return {reason: n for (_, reason), n in self.gateway.counters.refused.items()}
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[OpenpiRig]:
-        await self.door.start()
-        try:
-            yield self
-        finally:
-            await self.door.stop()
-
-    @property
-    def host_and_port(self) -> tuple[str, int]:
-        host, port = self.door.address.rpartition('/')[2].rsplit(':', 1)
-        return host, int(port)
 
     @contextlib.asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[Client]:

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-import contextlib
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import grpc
@@ -15,7 +13,7 @@ from lerobot_serve.contract.services.policy_service import Action, Image, Observ
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping
 from lerobot_serve.gateway.policy_service.door import MESSAGE_BYTES, PolicyServiceDoor
-from support.gateway.gateway_rig import GatewayRig
+from support.gateway.gateway_rig import DoorRig
 
 LIMIT_S = 60.0
 HEIGHT, WIDTH = 48, 64
@@ -30,7 +28,7 @@ def observation(**changes: Any) -> bytes:
     return Observation(**given).SerializeToString()
 
 
-class PolicyServiceRig(GatewayRig):
+class PolicyServiceRig(DoorRig):
     """Build it in the event loop."""
 
     def __init__(
@@ -66,30 +64,20 @@ class PolicyServiceRig(GatewayRig):
     def stream(self, channel: grpc.aio.Channel, **given: Any) -> Any:
         return channel.stream_stream(f'/{SERVICE}/PredictStream')(**given)
 
-    async def refused(self, call: Any) -> tuple[str, str]:
+    async def refusal(self, call: Any) -> tuple[str, str]:
         try:
             answer = await call
         except grpc.aio.AioRpcError as error:
             return error.code().name, error.details() or ''
         raise AssertionError(f'answered with {answer!r}')
 
-    @property
-    def counted(self) -> dict[str, int]:
-        return {reason: n for (_, reason), n in self.gateway.counters.refused.items()}
-
     async def close(self) -> None:
         for channel in self._channels:
             await channel.close()
-        await self.door.stop()
-        await self.gateway.drain()
+        await super().close()
 
 
-@contextlib.asynccontextmanager
-async def policy_service_rig(*given: Any, **settings: Any) -> AsyncIterator[PolicyServiceRig]:
-    rig = PolicyServiceRig(*given, **settings)
-    await rig.door.start()
-    try:
-        yield rig
-    finally:
-        async with asyncio.timeout(LIMIT_S):
-            await rig.close()
+def policy_service_rig(
+    *given: Any, **settings: Any
+) -> AbstractAsyncContextManager[PolicyServiceRig]:
+    return PolicyServiceRig(*given, **settings).running()

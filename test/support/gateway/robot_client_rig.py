@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-import contextlib
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.lerobot_async.door import LeRobotDoor
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
 from lerobot_serve.peer_formats import lerobot_messages as protobuf
-from support.gateway.gateway_rig import GatewayRig
+from support.gateway.gateway_rig import DoorRig
 
 JOINTS = ('joint_1.pos', 'joint_2.pos', 'gripper.pos')
 SHAPE = (48, 64, 3)
@@ -122,7 +122,7 @@ def read_reply(reply: bytes) -> list[TimedAction]:
     return unpickled(bytes(protobuf.read_data(reply))) if reply else []
 
 
-class RobotClientRig(GatewayRig):
+class RobotClientRig(DoorRig):
     """The door and its clients. Build it in the event loop."""
 
     def __init__(self, exposure: Exposure = EXPOSURE, **settings: Any) -> None:
@@ -142,23 +142,11 @@ class RobotClientRig(GatewayRig):
         await client.start(asked)
         return client
 
-    @property
-    def refused(self) -> dict[str, int]:
-        return {reason: n for (_, reason), n in self.gateway.counters.refused.items()}
-
     async def close(self) -> None:
         for client in self._clients:
             await client.channel.close()
-        await self.door.stop()
-        await self.gateway.drain()
+        await super().close()
 
 
-@contextlib.asynccontextmanager
-async def robot_client_rig(*given: Any, **settings: Any) -> AsyncIterator[RobotClientRig]:
-    rig = RobotClientRig(*given, **settings)
-    await rig.door.start()
-    try:
-        yield rig
-    finally:
-        async with asyncio.timeout(LIMIT_S):
-            await rig.close()
+def robot_client_rig(*given: Any, **settings: Any) -> AbstractAsyncContextManager[RobotClientRig]:
+    return RobotClientRig(*given, **settings).running()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 import threading
@@ -36,183 +35,148 @@ async def connected(server: FakeServer):
         yield client
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    """Run a test; an exception in a callback of the loop fails it."""
-    faults: list[object] = []
-
-    async def watched() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: faults.append(what))
-        await asyncio.wait_for(test, LIMIT_S)
-
-    asyncio.run(watched())
-    assert not faults
-
-
 async def until(holds) -> None:
     async with asyncio.timeout(LIMIT_S):
         while not holds():
             await asyncio.sleep(0)
 
 
-def test_sessions_of_one_loop_are_served_side_by_side():
-    async def test() -> None:
-        server = FakeServer()
-        async with connected(server) as client:
-            sessions = [await client.open() for _ in range(5)]
-            server.holds = True
-            tasks = [
-                asyncio.create_task(each.predict((n, n), IMAGES))
-                for n, each in enumerate(sessions)
-            ]
-            await until(lambda: len(server.held) == 5)
-            while server.held:
-                server.answer(server.held.pop())
-            chunks = await asyncio.gather(*tasks)
-            assert [chunk.actions[0, 0] for chunk in chunks] == list(range(5))
-        assert len(server.closed) == 5
-
-    run(test())
+async def test_sessions_of_one_loop_are_served_side_by_side():
+    server = FakeServer()
+    async with connected(server) as client:
+        sessions = [await client.open() for _ in range(5)]
+        server.holds = True
+        tasks = [
+            asyncio.create_task(each.predict((n, n), IMAGES)) for n, each in enumerate(sessions)
+        ]
+        await until(lambda: len(server.held) == 5)
+        while server.held:
+            server.answer(server.held.pop())
+        chunks = await asyncio.gather(*tasks)
+        assert [chunk.actions[0, 0] for chunk in chunks] == list(range(5))
+    assert len(server.closed) == 5
 
 
-def test_a_cancelled_call_in_flight_leaves_its_place_and_its_reply_is_counted():
-    async def test() -> None:
-        server = FakeServer()
-        async with connected(server) as client:
-            session = await client.open()
-            server.holds = True
-            first = asyncio.create_task(session.predict((1, 1), IMAGES))
-            await until(lambda: server.held)
-            first.cancel()
-            second = asyncio.create_task(session.predict((2, 2), IMAGES))
-            await until(lambda: len(server.held) == 2)
-            assert first.cancelled()
-            server.answer()
-            server.answer()
-            assert (await second).actions[0, 0] == 2
-            assert session.counts['dropped_late_reply'] == 1
-
-    run(test())
+async def test_a_cancelled_call_in_flight_leaves_its_place_and_its_reply_is_counted():
+    server = FakeServer()
+    async with connected(server) as client:
+        session = await client.open()
+        server.holds = True
+        first = asyncio.create_task(session.predict((1, 1), IMAGES))
+        await until(lambda: server.held)
+        first.cancel()
+        second = asyncio.create_task(session.predict((2, 2), IMAGES))
+        await until(lambda: len(server.held) == 2)
+        assert first.cancelled()
+        server.answer()
+        server.answer()
+        assert (await second).actions[0, 0] == 2
+        assert session.counts['dropped_late_reply'] == 1
 
 
-def test_a_cancelled_waiting_call_is_never_sent():
-    async def test() -> None:
-        server = FakeServer()
-        async with connected(server) as client:
-            session = await client.open()
-            server.holds = True
-            first = asyncio.create_task(session.predict((1, 1), IMAGES))
-            await until(lambda: server.held)
-            second = asyncio.create_task(session.predict((2, 2), IMAGES))
-            await until(lambda: session._plans.turns._waiting)
-            second.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await second
-            server.answer()
-            await first
-            server.holds = False
-            assert (await session.predict((3, 3), IMAGES)).sequence == 2
-
-    run(test())
+async def test_a_cancelled_waiting_call_is_never_sent():
+    server = FakeServer()
+    async with connected(server) as client:
+        session = await client.open()
+        server.holds = True
+        first = asyncio.create_task(session.predict((1, 1), IMAGES))
+        await until(lambda: server.held)
+        second = asyncio.create_task(session.predict((2, 2), IMAGES))
+        await until(lambda: session._plans.turns._waiting)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        server.answer()
+        await first
+        server.holds = False
+        assert (await session.predict((3, 3), IMAGES)).sequence == 2
 
 
-def test_a_call_that_is_cancelled_as_its_reply_arrives_disturbs_nobody():
+async def test_a_call_that_is_cancelled_as_its_reply_arrives_disturbs_nobody():
     """In every order of cancellation, reply and the next call."""
+    server = FakeServer()
+    async with connected(server) as client:
+        session = await client.open()
+        server.holds = True
+        for order in range(20):
+            task = asyncio.create_task(session.predict((order, order), IMAGES))
+            await until(lambda: server.held)
+            thread = asyncio.to_thread(server.answer)
+            if order % 2:
+                task.cancel()
+                await thread
+            else:
+                answered = asyncio.create_task(thread)
+                await asyncio.sleep(0)
+                task.cancel()
+                await answered
+            (result,) = await asyncio.gather(task, return_exceptions=True)
+            assert isinstance(result, asyncio.CancelledError) or len(result) == 3
+        server.holds = False
+        assert len(await session.predict((1, 1), IMAGES)) == 3
 
-    async def test() -> None:
-        server = FakeServer()
-        async with connected(server) as client:
-            session = await client.open()
-            server.holds = True
-            for order in range(20):
-                task = asyncio.create_task(session.predict((order, order), IMAGES))
-                await until(lambda: server.held)
-                thread = asyncio.to_thread(server.answer)
-                if order % 2:
-                    task.cancel()
-                    await thread
-                else:
-                    answered = asyncio.create_task(thread)
-                    await asyncio.sleep(0)
-                    task.cancel()
-                    await answered
-                (result,) = await asyncio.gather(task, return_exceptions=True)
-                assert isinstance(result, asyncio.CancelledError) or len(result) == 3
-            server.holds = False
+
+async def test_the_newest_of_waiting_calls_is_sent():
+    server = FakeServer()
+    async with connected(server) as client:
+        session = await client.open()
+        server.holds = True
+        first = asyncio.create_task(session.predict((1, 1), IMAGES))
+        await until(lambda: server.held)
+        others = [asyncio.create_task(session.predict((n, n), IMAGES)) for n in (2, 3, 4)]
+        await until(lambda: session.counts['superseded'] == 2)
+        server.answer()
+        await first
+        await until(lambda: server.held)
+        server.answer()
+        results = await asyncio.gather(*others, return_exceptions=True)
+        assert [type(each) for each in results[:2]] == [Superseded, Superseded]
+        assert results[2].actions[0, 0] == 4
+
+
+async def test_errors_are_those_of_the_blocking_client():
+    server = FakeServer()
+    async with connected(server) as client:
+        session = await client.open()
+        with pytest.raises(WrongObservation):
+            await session.predict((1, 2, 3), IMAGES)
+        server.holds = True
+        with pytest.raises(TooLate):
+            await session.predict((1, 1), IMAGES, timeout_s=0.05)
+        server.go()
+        with pytest.raises(ServerUnavailable):
+            await session.predict((1, 1), IMAGES, timeout_s=0.05)
+        server.come_back()
+        server.holds = False
+        assert (await session.predict((1, 1), IMAGES)).actions[0, 0] == 1
+        assert await session.begin_episode() == session.episode_id
+        await session.close()
+        with pytest.raises(ClientClosed):
+            await session.predict((1, 1), IMAGES)
+
+
+async def test_a_name_is_free_once_its_session_has_ended_at_the_server():
+    server = FakeServer()
+    is_asked, may_end = threading.Event(), threading.Event()
+    async with connected(server) as client:
+        first = await client.open()
+
+        def close_slowly(request, _) -> None:
+            is_asked.set()
+            assert may_end.wait(LIMIT_S)
+            server.closed.append(request)
+
+        server.links['client/tester'].close_session = close_slowly
+        closing = asyncio.create_task(first.close())
+        await until(is_asked.is_set)
+        second = await client.open()
+        assert second.client_id == 'client/tester.2'
+        may_end.set()
+        await closing
+        third = await client.open()
+        assert third.client_id == 'client/tester'
+        for session in (second, third):
             assert len(await session.predict((1, 1), IMAGES)) == 3
-
-    run(test())
-
-
-def test_the_newest_of_waiting_calls_is_sent():
-    async def test() -> None:
-        server = FakeServer()
-        async with connected(server) as client:
-            session = await client.open()
-            server.holds = True
-            first = asyncio.create_task(session.predict((1, 1), IMAGES))
-            await until(lambda: server.held)
-            others = [asyncio.create_task(session.predict((n, n), IMAGES)) for n in (2, 3, 4)]
-            await until(lambda: session.counts['superseded'] == 2)
-            server.answer()
-            await first
-            await until(lambda: server.held)
-            server.answer()
-            results = await asyncio.gather(*others, return_exceptions=True)
-            assert [type(each) for each in results[:2]] == [Superseded, Superseded]
-            assert results[2].actions[0, 0] == 4
-
-    run(test())
-
-
-def test_errors_are_those_of_the_blocking_client():
-    async def test() -> None:
-        server = FakeServer()
-        async with connected(server) as client:
-            session = await client.open()
-            with pytest.raises(WrongObservation):
-                await session.predict((1, 2, 3), IMAGES)
-            server.holds = True
-            with pytest.raises(TooLate):
-                await session.predict((1, 1), IMAGES, timeout_s=0.05)
-            server.go()
-            with pytest.raises(ServerUnavailable):
-                await session.predict((1, 1), IMAGES, timeout_s=0.05)
-            server.come_back()
-            server.holds = False
-            assert (await session.predict((1, 1), IMAGES)).actions[0, 0] == 1
-            assert await session.begin_episode() == session.episode_id
-            await session.close()
-            with pytest.raises(ClientClosed):
-                await session.predict((1, 1), IMAGES)
-
-    run(test())
-
-
-def test_a_name_is_free_once_its_session_has_ended_at_the_server():
-    async def test() -> None:
-        server = FakeServer()
-        is_asked, may_end = threading.Event(), threading.Event()
-        async with connected(server) as client:
-            first = await client.open()
-
-            def close_slowly(request, _) -> None:
-                is_asked.set()
-                assert may_end.wait(LIMIT_S)
-                server.closed.append(request)
-
-            server.links['client/tester'].close_session = close_slowly
-            closing = asyncio.create_task(first.close())
-            await until(is_asked.is_set)
-            second = await client.open()
-            assert second.client_id == 'client/tester.2'
-            may_end.set()
-            await closing
-            third = await client.open()
-            assert third.client_id == 'client/tester'
-            for session in (second, third):
-                assert len(await session.predict((1, 1), IMAGES)) == 3
-
-    run(test())
 
 
 def test_wrong_settings_are_refused_before_anything_starts():
@@ -220,42 +184,36 @@ def test_wrong_settings_are_refused_before_anything_starts():
         AsyncPolicyClient.connect('policy router')
 
 
-def test_a_stream_requests_the_newest_observation():
-    async def test() -> None:
-        server = FakeServer()
-        async with connected(server) as client:
-            session: AsyncPolicySession = await client.open()
-            server.holds = True
-            async with session.stream() as stream:
-                stream.put((1, 1), IMAGES)
-                await until(lambda: server.held)
-                for number in (2, 3, 4):
-                    stream.put((number, number), IMAGES)
-                server.answer()
-                assert (await anext(stream)).actions[0, 0] == 1
-                await until(lambda: server.held)
-                server.answer()
-                assert (await anext(stream)).actions[0, 0] == 4
-                assert stream.superseded == 2
-                assert stream.latest() is None
-            assert [chunk async for chunk in stream] == []
-
-    run(test())
+async def test_a_stream_requests_the_newest_observation():
+    server = FakeServer()
+    async with connected(server) as client:
+        session: AsyncPolicySession = await client.open()
+        server.holds = True
+        async with session.stream() as stream:
+            stream.put((1, 1), IMAGES)
+            await until(lambda: server.held)
+            for number in (2, 3, 4):
+                stream.put((number, number), IMAGES)
+            server.answer()
+            assert (await anext(stream)).actions[0, 0] == 1
+            await until(lambda: server.held)
+            server.answer()
+            assert (await anext(stream)).actions[0, 0] == 4
+            assert stream.superseded == 2
+            assert stream.latest() is None
+        assert [chunk async for chunk in stream] == []
 
 
-def test_a_stream_ends_with_a_request_in_flight():
-    async def test() -> None:
-        server = FakeServer()
-        async with connected(server) as client:
-            session = await client.open()
-            server.holds = True
-            async with session.stream() as stream:
-                stream.put((1, 1), IMAGES)
-                await until(lambda: server.held)
-            server.holds = False
-            assert len(await session.predict((1, 1), IMAGES)) == 3
-
-    run(test())
+async def test_a_stream_ends_with_a_request_in_flight():
+    server = FakeServer()
+    async with connected(server) as client:
+        session = await client.open()
+        server.holds = True
+        async with session.stream() as stream:
+            stream.put((1, 1), IMAGES)
+            await until(lambda: server.held)
+        server.holds = False
+        assert len(await session.predict((1, 1), IMAGES)) == 3
 
 
 class Slow:
@@ -277,129 +235,107 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
         await task
 
 
-def test_a_cancelled_open_frees_the_name_that_keys_speak_for():
-    async def test() -> None:
-        server = FakeServer()
-        connection = server.connection()
-        connection.settings = replace(connection.settings, is_name_fixed=True)
-        connection._link_of = slow = Slow(connection._link_of)
-        async with AsyncPolicyClient(connection, PlanRunner()) as client:
-            opening = asyncio.create_task(client.open())
-            await until(slow.has_begun.is_set)
-            await cancelled(opening)
-            slow.may_end.set()
-            name = 'client/tester'
-            await until(lambda: name in connection.sessions)
-            await until(lambda: connection.sessions[name].is_released)
-            async with await client.open() as session:
-                assert session.client_id == name
-
-    run(test())
-
-
-def test_a_cancelled_connect_ends_what_it_connects(monkeypatch):
-    async def test() -> None:
-        server = FakeServer()
-        slow = Slow(lambda _: server.connection())
-        monkeypatch.setattr('lerobot_serve.client.async_client.make_connection', slow)
-        connecting = asyncio.ensure_future(AsyncPolicyClient.connect()._connect())
+async def test_a_cancelled_open_frees_the_name_that_keys_speak_for():
+    server = FakeServer()
+    connection = server.connection()
+    connection.settings = replace(connection.settings, is_name_fixed=True)
+    connection._link_of = slow = Slow(connection._link_of)
+    async with AsyncPolicyClient(connection, PlanRunner()) as client:
+        opening = asyncio.create_task(client.open())
         await until(slow.has_begun.is_set)
-        connecting.cancel()
+        await cancelled(opening)
         slow.may_end.set()
-        with pytest.raises(asyncio.CancelledError):
-            await connecting
-        assert server.links['client/tester'].is_closed
+        name = 'client/tester'
+        await until(lambda: name in connection.sessions)
+        await until(lambda: connection.sessions[name].is_released)
+        async with await client.open() as session:
+            assert session.client_id == name
 
-    run(test())
+
+async def test_a_cancelled_connect_ends_what_it_connects(monkeypatch):
+    server = FakeServer()
+    slow = Slow(lambda _: server.connection())
+    monkeypatch.setattr('lerobot_serve.client.async_client.make_connection', slow)
+    connecting = asyncio.ensure_future(AsyncPolicyClient.connect()._connect())
+    await until(slow.has_begun.is_set)
+    connecting.cancel()
+    slow.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    assert server.links['client/tester'].is_closed
 
 
-def test_a_session_that_a_cancelled_open_opens_is_closed():
+async def test_a_session_that_a_cancelled_open_opens_is_closed():
     """CloseSession may come first, as at a server that loads its policy."""
-
-    async def test() -> None:
-        server = FakeServer()
-        async with connected(server) as client:
-            link = server.links['client/tester']
-            link.open = slow = Slow(link.open)
-            opening = asyncio.create_task(client.open())
-            await until(slow.has_begun.is_set)
-            await cancelled(opening)
-            assert len(server.closed) == 1
-            slow.may_end.set()
-            await until(lambda: len(server.closed) == 2)
-            assert server.closed[-1] is server.opened[-1]
-            assert client._connection.sessions['client/tester'].state.sessions_opened == 0
-
-    run(test())
+    server = FakeServer()
+    async with connected(server) as client:
+        link = server.links['client/tester']
+        link.open = slow = Slow(link.open)
+        opening = asyncio.create_task(client.open())
+        await until(slow.has_begun.is_set)
+        await cancelled(opening)
+        assert len(server.closed) == 1
+        slow.may_end.set()
+        await until(lambda: len(server.closed) == 2)
+        assert server.closed[-1] is server.opened[-1]
+        assert client._connection.sessions['client/tester'].state.sessions_opened == 0
 
 
-def test_a_session_closes_while_all_threads_wait_for_a_server():
-    async def test() -> None:
-        server = FakeServer()
-        async with connected(server) as client:
-            session = await client.open()
-            slow = Slow(lambda: None)
-            waiting = [client._runner._threads.submit(slow) for _ in range(THREADS)]
-            await session.close()
-            assert len(server.closed) == 1
-            slow.may_end.set()
-            for each in waiting:
-                each.result(LIMIT_S)
-
-    run(test())
-
-
-def test_a_cancelled_close_is_completed_by_the_next_one():
-    async def test() -> None:
-        server = FakeServer()
-        async with connected(server) as client:
-            session = await client.open()
-            slow = Slow(lambda: None)
-            waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
-            closing = asyncio.create_task(session.close())
-            await until(lambda: session._plans.is_closed)
-            await cancelled(closing)
-            slow.may_end.set()
-            for each in waiting:
-                each.result(LIMIT_S)
-            assert server.closed == []
-            await session.close()
-            assert len(server.closed) == 1
-            assert session._plans.is_released
-
-    run(test())
-
-
-def test_a_cancelled_close_of_a_client_is_completed_by_the_next_one():
-    async def test() -> None:
-        server = FakeServer()
-        client = AsyncPolicyClient(server.connection(), PlanRunner())
+async def test_a_session_closes_while_all_threads_wait_for_a_server():
+    server = FakeServer()
+    async with connected(server) as client:
+        session = await client.open()
         slow = Slow(lambda: None)
-        waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
-        closing = asyncio.create_task(client.close())
-        await until(lambda: client._connection.is_closed)
-        await cancelled(closing)
-        assert not server.links['client/tester'].is_closed
+        waiting = [client._runner._threads.submit(slow) for _ in range(THREADS)]
+        await session.close()
+        assert len(server.closed) == 1
         slow.may_end.set()
         for each in waiting:
             each.result(LIMIT_S)
-        await client.close()
-        await client.close()
-        assert server.links['client/tester'].is_closed
-
-    run(test())
 
 
-def test_an_observation_is_that_of_the_moment_of_the_call():
-    async def test() -> None:
-        server = FakeServer()
-        async with connected(server) as client:
-            session = await client.open()
-            buffer = np.zeros((4, 6, 3), np.uint8)
-            predicting = asyncio.create_task(session.predict((1, 1), {CAMERAS[0].name: buffer}))
-            await until(lambda: session._plans.turns._in_flight)
-            observed, _ = session._plans.state._history.rows()[0]
-            assert observed.frames[CAMERAS[0].name] is not buffer
-            await predicting
+async def test_a_cancelled_close_is_completed_by_the_next_one():
+    server = FakeServer()
+    async with connected(server) as client:
+        session = await client.open()
+        slow = Slow(lambda: None)
+        waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
+        closing = asyncio.create_task(session.close())
+        await until(lambda: session._plans.is_closed)
+        await cancelled(closing)
+        slow.may_end.set()
+        for each in waiting:
+            each.result(LIMIT_S)
+        assert server.closed == []
+        await session.close()
+        assert len(server.closed) == 1
+        assert session._plans.is_released
 
-    run(test())
+
+async def test_a_cancelled_close_of_a_client_is_completed_by_the_next_one():
+    server = FakeServer()
+    client = AsyncPolicyClient(server.connection(), PlanRunner())
+    slow = Slow(lambda: None)
+    waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
+    closing = asyncio.create_task(client.close())
+    await until(lambda: client._connection.is_closed)
+    await cancelled(closing)
+    assert not server.links['client/tester'].is_closed
+    slow.may_end.set()
+    for each in waiting:
+        each.result(LIMIT_S)
+    await client.close()
+    await client.close()
+    assert server.links['client/tester'].is_closed
+
+
+async def test_an_observation_is_that_of_the_moment_of_the_call():
+    server = FakeServer()
+    async with connected(server) as client:
+        session = await client.open()
+        buffer = np.zeros((4, 6, 3), np.uint8)
+        predicting = asyncio.create_task(session.predict((1, 1), {CAMERAS[0].name: buffer}))
+        await until(lambda: session._plans.turns._in_flight)
+        observed, _ = session._plans.state._history.rows()[0]
+        assert observed.frames[CAMERAS[0].name] is not buffer
+        await predicting

@@ -301,11 +301,11 @@ def test_a_presence_without_a_place_at_the_gateway_loses_no_session(door, client
     channel = client._connection._link._channel
     seen = []
     channel.watch(seen.append)
-    (handlers, *_) = door.rig.door._server._handlers
+    (handlers, *_) = door.rig.door._handlers
     # the stream of the session has the only place
     door.do(lambda: setattr(handlers._calls, 'settings', CallSettings(1, 50.0)))
     channel._presence.cancel()
-    wait_until(lambda: door.rig.counted.get('max_calls_of_address', 0) > 1, 'it is refused twice')
+    wait_until(lambda: door.rig.refused.get('max_calls_of_address', 0) > 1, 'it is refused twice')
     assert len(session.predict(STATE, IMAGES)) == 4
     assert (seen, session.counts['sessions']) == ([], 1)
 
@@ -370,25 +370,22 @@ def test_many_sessions_of_one_loop(door):
     wait_until(lambda: not door.callers, 'all sessions are closed')
 
 
-def test_a_cancelled_call_leaves_its_place_to_the_next(door):
-    async def run() -> None:
-        async with (
-            AsyncPolicyClient.connect(f'grpc://{door.address}', timeout_s=LIMIT_S) as client,
-            await client.open() as session,
-        ):
-            door.upstream.hold()
-            first = asyncio.create_task(session.predict((7, 0, 0), IMAGES))
-            while not door.upstream.requests:
-                await asyncio.sleep(0.001)
-            first.cancel()
-            await asyncio.wait([first])
-            second = asyncio.create_task(session.predict(STATE, IMAGES))
-            while session.counts['requests'] < 2:
-                await asyncio.sleep(0.001)
-            door.do(door.upstream.release)
-            assert (await second).actions[0].tolist() == list(STATE)
-
-    asyncio.run(run())
+async def test_a_cancelled_call_leaves_its_place_to_the_next(door):
+    async with (
+        AsyncPolicyClient.connect(f'grpc://{door.address}', timeout_s=LIMIT_S) as client,
+        await client.open() as session,
+    ):
+        door.upstream.hold()
+        first = asyncio.create_task(session.predict((7, 0, 0), IMAGES))
+        while not door.upstream.requests:
+            await asyncio.sleep(0.001)
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.create_task(session.predict(STATE, IMAGES))
+        while session.counts['requests'] < 2:
+            await asyncio.sleep(0.001)
+        door.do(door.upstream.release)
+        assert (await second).actions[0].tolist() == list(STATE)
 
 
 def test_no_thread_outlives_its_client(door):
@@ -439,7 +436,7 @@ def test_closing_a_client_releases_the_one_that_opens(door, client):
         assert results
 
 
-def test_cancelled_opens_keep_no_thread_of_their_client(door):
+async def test_cancelled_opens_keep_no_thread_of_their_client(door):
     async def cancel_opens(client: AsyncPolicyClient) -> None:
         opening = [asyncio.create_task(client.open()) for _ in range(THREADS)]
         while sum(each._link._opening is not None for each in sessions_of(client)) < THREADS:
@@ -448,15 +445,12 @@ def test_cancelled_opens_keep_no_thread_of_their_client(door):
             each.cancel()
         await asyncio.wait(opening)
 
-    async def run() -> None:
-        address = f'grpc://{door.address}'
-        async with AsyncPolicyClient.connect(address, timeout_s=LIMIT_S) as client:
-            with opening_held(door):
-                async with asyncio.timeout(LIMIT_S / 5):
-                    await cancel_opens(client)
-                    assert (await client.describe()).chunk_steps == 4
-
-    asyncio.run(run())
+    address = f'grpc://{door.address}'
+    async with AsyncPolicyClient.connect(address, timeout_s=LIMIT_S) as client:
+        with opening_held(door):
+            async with asyncio.timeout(LIMIT_S / 5):
+                await cancel_opens(client)
+                assert (await client.describe()).chunk_steps == 4
 
 
 def test_the_end_of_one_session_leaves_the_next_one_under_its_name(client):

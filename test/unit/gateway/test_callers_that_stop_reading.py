@@ -85,15 +85,11 @@ def test_the_others_are_answered(monkeypatch, caplog, stopping):
     assert [each.getMessage() for each in caplog.records if each.levelname == 'ERROR'] == []
 
 
-def test_a_stream_that_reads_no_replies_gives_its_place_to_others(monkeypatch):
+async def test_a_stream_that_reads_no_replies_gives_its_place_to_others(monkeypatch):
     monkeypatch.setattr(service, 'WRITE_LIMIT_S', 0.2)
-
-    async def test():
-        rig = GatewayRig()
-        counted = rig.gateway.counters.refused
-        async with running_doors(rig) as doors, full_client(doors, 'policy_service'):
-            await until(lambda: counted['policy_service', 'stopped_reading'])
-            await until(lambda: not rig.upstream.open_sessions)
-        assert counted['policy_service', 'stopped_reading'] == 1
-
-    in_loop(test)
+    rig = GatewayRig()
+    counted = rig.gateway.counters.refused
+    async with running_doors(rig) as doors, full_client(doors, 'policy_service'):
+        await until(lambda: counted['policy_service', 'stopped_reading'])
+        await until(lambda: not rig.upstream.open_sessions)
+    assert counted['policy_service', 'stopped_reading'] == 1

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from support.gateway.gateway_rig import GatewayRig, in_loop, request
+from support.gateway.gateway_rig import GatewayRig, request
 
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.names import is_printable
@@ -31,19 +31,16 @@ async def named(rig: GatewayRig, caller: Caller, episode_id: str) -> str:
     return (await session.predict(request(episode_id=episode_id))).episode_id
 
 
-def test_an_episode_belongs_to_its_caller_also_after_a_reconnection():
-    async def test():
-        rig = GatewayRig()
-        names = [await named(rig, caller, 'ep_1') for caller in (HERE, AGAIN, THERE, NAMED)]
-        assert names[0] == names[1]
-        assert len(set(names)) == 3
-        assert all(name.startswith('ep_1~') for name in names)
-        assert [asked.episode_id for _, asked in rig.upstream.requests] == names
-        assert await named(rig, HERE, '') == ''
-        # a name that was read elsewhere is another one, too
-        assert await named(rig, THERE, names[0]) not in names
-
-    in_loop(test)
+async def test_an_episode_belongs_to_its_caller_also_after_a_reconnection():
+    rig = GatewayRig()
+    names = [await named(rig, caller, 'ep_1') for caller in (HERE, AGAIN, THERE, NAMED)]
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+    assert all(name.startswith('ep_1~') for name in names)
+    assert [asked.episode_id for _, asked in rig.upstream.requests] == names
+    assert await named(rig, HERE, '') == ''
+    # a name that was read elsewhere is another one, too
+    assert await named(rig, THERE, names[0]) not in names
 
 
 def test_over_http_an_episode_is_no_owner_of_episodes():
@@ -63,33 +60,27 @@ def test_a_name_at_the_router_is_printable_and_bounded(name):
     assert found != scoped_name('10.0.0.1/', name[:-1])
 
 
-def test_a_caller_begins_no_more_episodes_than_allowed():
-    async def test():
-        rig = GatewayRig()
-        for number in range(EPISODES_LIMIT):
-            await named(rig, HERE, f'ep_{number}')
-        with pytest.raises(PredictionError) as refused:
-            await named(rig, HERE, 'one more')
-        assert refused.value.status is Status.OVERLOADED
-        assert refused.value.retry_after_s == EPISODES_PERIOD_S
-        assert f'{EPISODES_LIMIT} are allowed' in refused.value.text
-        # an episode that runs goes on, and others begin theirs
-        await named(rig, HERE, 'ep_0')
-        await named(rig, THERE, 'one more')
-        rig.now_s += EPISODES_PERIOD_S
+async def test_a_caller_begins_no_more_episodes_than_allowed():
+    rig = GatewayRig()
+    for number in range(EPISODES_LIMIT):
+        await named(rig, HERE, f'ep_{number}')
+    with pytest.raises(PredictionError) as refused:
         await named(rig, HERE, 'one more')
-        assert rig.gateway.counters.refused == {('openpi', 'episode_forgotten'): 1}
-        assert rig.gateway.counters.requests['openpi', 'overloaded'] == 1
+    assert refused.value.status is Status.OVERLOADED
+    assert refused.value.retry_after_s == EPISODES_PERIOD_S
+    assert f'{EPISODES_LIMIT} are allowed' in refused.value.text
+    # an episode that runs goes on, and others begin theirs
+    await named(rig, HERE, 'ep_0')
+    await named(rig, THERE, 'one more')
+    rig.now_s += EPISODES_PERIOD_S
+    await named(rig, HERE, 'one more')
+    assert rig.gateway.counters.refused == {('openpi', 'episode_forgotten'): 1}
+    assert rig.gateway.counters.requests['openpi', 'overloaded'] == 1
 
-    in_loop(test)
 
-
-def test_owners_are_bounded_in_number():
-    async def test():
-        rig = GatewayRig(max_callers=1)
-        names = rig.gateway._episode_names
-        for number in range(OWNERS_LIMIT + 5):
-            names.name_at_router(Caller('http', f'host{number}:1'), 'e')
-        assert len(names._begun_s) == OWNERS_LIMIT
-
-    in_loop(test)
+async def test_owners_are_bounded_in_number():
+    rig = GatewayRig(max_callers=1)
+    names = rig.gateway._episode_names
+    for number in range(OWNERS_LIMIT + 5):
+        names.name_at_router(Caller('http', f'host{number}:1'), 'e')
+    assert len(names._begun_s) == OWNERS_LIMIT

@@ -12,7 +12,6 @@ import msgpack
 import numpy as np
 import pytest
 from support.gateway.certificates import certificate_files
-from support.gateway.gateway_rig import in_loop
 from support.gateway.groot_client import GrootClient, observation
 from support.gateway.groot_rig import client_of, GrootRig, running
 from support.gateway.robot_client_rig import soon
@@ -65,64 +64,54 @@ async def half_a_ready(peer: ZmtpPeer) -> None:
 
 
 @pytest.mark.parametrize('say', [nothing, half_a_greeting, a_greeting_alone, half_a_ready])
-def test_a_handshake_that_does_not_end_is_given_up(say: Callable[[ZmtpPeer], Awaitable[None]]):
-    async def test():
-        async with running(**SHORT) as rig, zmtp_peer(rig.door.address) as peer:
-            await say(peer)
-            assert await is_served(rig)
-            assert await peer.is_closed()
-            assert rig.refused == {'no_request': 1}
-
-    in_loop(test)
-
-
-def test_a_tls_handshake_that_does_not_end_is_given_up(tls_files):
-    async def test():
-        async with running(with_tls(tls_files), **SHORT) as rig:
-            async with zmtp_peer(rig.door.address) as mute, zmtp_peer(rig.door.address) as half:
-                # the head of a ClientHello, and nothing after it
-                half.writer.write(b'\x16\x03\x01\x02\x00\x01')
-                assert await mute.is_closed() and await half.is_closed()
-            assert rig.refused == {'no_request': 2}
-
-    in_loop(test)
+async def test_a_handshake_that_does_not_end_is_given_up(
+    say: Callable[[ZmtpPeer], Awaitable[None]],
+):
+    async with running(**SHORT) as rig, zmtp_peer(rig.door.address) as peer:
+        await say(peer)
+        assert await is_served(rig)
+        assert await peer.is_closed()
+        assert rig.refused == {'no_request': 1}
 
 
-def test_tls_handshakes_are_bounded_in_number(tls_files):
-    async def test():
-        async with (
-            running(with_tls(tls_files), max_connections=1) as rig,
-            zmtp_peer(rig.door.address) as first,
-            zmtp_peer(rig.door.address),
-        ):
-            # the oldest ends, so that no host holds all places
-            assert await first.is_closed()
-            assert rig.refused == {'no_request': 1}
+async def test_a_tls_handshake_that_does_not_end_is_given_up(tls_files):
+    async with running(with_tls(tls_files), **SHORT) as rig:
+        async with zmtp_peer(rig.door.address) as mute, zmtp_peer(rig.door.address) as half:
+            # the head of a ClientHello, and nothing after it
+            half.writer.write(b'\x16\x03\x01\x02\x00\x01')
+            assert await mute.is_closed() and await half.is_closed()
+        assert rig.refused == {'no_request': 2}
 
-    in_loop(test)
+
+async def test_tls_handshakes_are_bounded_in_number(tls_files):
+    async with (
+        running(with_tls(tls_files), max_connections=1) as rig,
+        zmtp_peer(rig.door.address) as first,
+        zmtp_peer(rig.door.address),
+    ):
+        # the oldest ends, so that no host holds all places
+        assert await first.is_closed()
+        assert rig.refused == {'no_request': 1}
 
 
 # TLS
 
 
-def test_an_unmodified_client_reaches_tls_through_a_bridge(tls_files):
-    async def test():
-        async with (
-            running(with_tls(tls_files)) as rig,
-            tls_bridge(rig.door.address, tls_files[0]) as endpoint,
-        ):
-            assert rig.door.address.startswith('tls://')
-            client = GrootClient(endpoint)
-            try:
-                action, _ = await asyncio.to_thread(client.get_action, observation())
-            finally:
-                await asyncio.to_thread(client.close)
-            assert action['actions'].shape == (1, 4, 3)
-
-    in_loop(test)
+async def test_an_unmodified_client_reaches_tls_through_a_bridge(tls_files):
+    async with (
+        running(with_tls(tls_files)) as rig,
+        tls_bridge(rig.door.address, tls_files[0]) as endpoint,
+    ):
+        assert rig.door.address.startswith('tls://')
+        client = GrootClient(endpoint)
+        try:
+            action, _ = await asyncio.to_thread(client.get_action, observation())
+        finally:
+            await asyncio.to_thread(client.close)
+        assert action['actions'].shape == (1, 4, 3)
 
 
-def test_what_comes_with_the_end_of_the_tls_handshake_is_not_lost(tls_files):
+async def test_what_comes_with_the_end_of_the_tls_handshake_is_not_lost(tls_files):
     """A client may send with its last message of the handshake."""
 
     def talk(port: int) -> bytes:
@@ -147,191 +136,152 @@ def test_what_comes_with_the_end_of_the_tls_handshake_is_not_lost(tls_files):
                     incoming.write(connection.recv(1 << 16))
         return received
 
-    async def test():
-        async with running(with_tls(tls_files)) as rig:
-            port = int(rig.door.address.rpartition(':')[2])
-            assert b'ROUTER' in await asyncio.to_thread(talk, port)
-
-    in_loop(test)
+    async with running(with_tls(tls_files)) as rig:
+        port = int(rig.door.address.rpartition(':')[2])
+        assert b'ROUTER' in await asyncio.to_thread(talk, port)
 
 
-def test_a_plain_client_at_a_tls_door_is_refused_and_counted(tls_files):
-    async def test():
-        async with running(with_tls(tls_files)) as rig, zmtp_peer(rig.door.address) as peer:
-            peer.writer.write(GREETING + ready() + frame(PING))
-            assert await peer.is_closed()
-            assert rig.refused == {'no_request': 1} and not rig.upstream.opened
-
-    in_loop(test)
+async def test_a_plain_client_at_a_tls_door_is_refused_and_counted(tls_files):
+    async with running(with_tls(tls_files)) as rig, zmtp_peer(rig.door.address) as peer:
+        peer.writer.write(GREETING + ready() + frame(PING))
+        assert await peer.is_closed()
+        assert rig.refused == {'no_request': 1} and not rig.upstream.opened
 
 
 # messages
 
 
-def test_a_message_in_endlessly_many_parts_ends_its_connection():
-    async def test():
-        async with running() as rig, zmtp_peer(rig.door.address) as peer:
+async def test_a_message_in_endlessly_many_parts_ends_its_connection():
+    async with running() as rig, zmtp_peer(rig.door.address) as peer:
+        await peer.greet()
+        peer.writer.write(frame(b'x', MORE) * 1000)
+        assert await peer.is_closed()
+        assert rig.refused == {'too_big': 1}
+        assert await is_served(rig)
+
+
+async def test_the_parts_of_a_message_are_bounded_together():
+    async with running(max_message_mb=0.001) as rig:
+        async with zmtp_peer(rig.door.address) as peer:
             await peer.greet()
-            peer.writer.write(frame(b'x', MORE) * 1000)
+            for _ in range(3):
+                peer.writer.write(frame(bytes(400), MORE))
             assert await peer.is_closed()
-            assert rig.refused == {'too_big': 1}
-            assert await is_served(rig)
-
-    in_loop(test)
-
-
-def test_the_parts_of_a_message_are_bounded_together():
-    async def test():
-        async with running(max_message_bytes=1000) as rig:
-            async with zmtp_peer(rig.door.address) as peer:
-                await peer.greet()
-                for _ in range(3):
-                    peer.writer.write(frame(bytes(400), MORE))
-                assert await peer.is_closed()
-            # a length alone, before any byte of it
-            async with zmtp_peer(rig.door.address) as peer:
-                await peer.greet()
-                peer.writer.write(frame(bytes(1001))[:9])
-                assert await peer.is_closed()
-            assert rig.refused == {'too_big': 2}
-
-    in_loop(test)
-
-
-def test_a_request_in_several_parts_is_answered_with_a_sentence():
-    async def test():
-        async with running() as rig, zmtp_peer(rig.door.address) as peer:
+        # a length alone, before any byte of it
+        async with zmtp_peer(rig.door.address) as peer:
             await peer.greet()
-            peer.writer.write(frame(b'one', MORE) + frame(PING))
-            assert b'a request is one frame' in await peer.receive()
-            peer.writer.write(frame(b'', MORE) + frame(PING))
-            assert await peer.receive() == b'' and b'Server is running' in await peer.receive()
-
-    in_loop(test)
-
-
-def test_a_message_that_does_not_end_is_given_up():
-    async def test():
-        async with running(read_timeout_s=0.1) as rig, zmtp_peer(rig.door.address) as peer:
-            await peer.greet()
-            peer.writer.write(frame(bytes(100))[:50])
+            peer.writer.write(frame(bytes(1001))[:9])
             assert await peer.is_closed()
-            assert rig.refused == {'slow': 1}
-
-    in_loop(test)
+        assert rig.refused == {'too_big': 2}
 
 
-def test_a_client_that_stops_reading_is_disconnected():
-    async def test():
-        async with running(write_timeout_s=0.2) as rig, zmtp_peer(rig.door.address) as peer:
-            rig.upstream.actions = lambda _: np.zeros((400_000, 3), np.float32)
-            await peer.greet()
-            peer.writer.transport.pause_reading()
-            asked = {'endpoint': 'get_action', 'data': {'observation': observation()}}
-            while 'stopped_reading' not in rig.refused:
-                peer.writer.write(frame(msgpack.packb(asked, default=pack_npy)))
-                await asyncio.sleep(0.02)
-            assert await is_served(rig)
+async def test_a_request_in_several_parts_is_answered_with_a_sentence():
+    async with running() as rig, zmtp_peer(rig.door.address) as peer:
+        await peer.greet()
+        peer.writer.write(frame(b'one', MORE) + frame(PING))
+        assert b'a request is one frame' in await peer.receive()
+        peer.writer.write(frame(b'', MORE) + frame(PING))
+        assert await peer.receive() == b'' and b'Server is running' in await peer.receive()
 
-    in_loop(test)
+
+async def test_a_message_that_does_not_end_is_given_up():
+    async with running(read_timeout_s=0.1) as rig, zmtp_peer(rig.door.address) as peer:
+        await peer.greet()
+        peer.writer.write(frame(bytes(100))[:50])
+        assert await peer.is_closed()
+        assert rig.refused == {'slow': 1}
+
+
+async def test_a_client_that_stops_reading_is_disconnected():
+    async with running(write_timeout_s=0.2) as rig, zmtp_peer(rig.door.address) as peer:
+        rig.upstream.actions = lambda _: np.zeros((400_000, 3), np.float32)
+        await peer.greet()
+        peer.writer.transport.pause_reading()
+        asked = {'endpoint': 'get_action', 'data': {'observation': observation()}}
+        while 'stopped_reading' not in rig.refused:
+            peer.writer.write(frame(msgpack.packb(asked, default=pack_npy)))
+            await asyncio.sleep(0.02)
+        assert await is_served(rig)
 
 
 # peers
 
 
-def test_a_silent_peer_is_pinged_and_then_disconnected():
-    async def test():
-        async with running(heartbeat_interval_s=0.05) as rig:
-            async with zmtp_peer(rig.door.address) as peer:
-                await peer.greet()
-                assert [await peer.receive() for _ in range(3)] == [b'\x04PING\0\0'] * 3
-                assert await peer.is_closed()
-                assert rig.refused == {'silent': 1}
-            # a socket of ZeroMQ answers pings
-            async with client_of(rig) as client:
-                await asyncio.to_thread(client.call, 'ping')
-                await asyncio.sleep(0.5)
-                assert rig.door._server.connection_count == 1
-                assert rig.refused == {'silent': 1}
-
-    in_loop(test)
-
-
-def test_pings_of_a_client_are_answered():
-    async def test():
-        async with running() as rig, zmtp_peer(rig.door.address) as peer:
+async def test_a_silent_peer_is_pinged_and_then_disconnected():
+    async with running(heartbeat_interval_s=0.05) as rig:
+        async with zmtp_peer(rig.door.address) as peer:
             await peer.greet()
-            peer.writer.write(frame(b'\x04PING\x00\x01context', 4))
-            assert await peer.receive() == b'\x04PONGcontext'
+            assert [await peer.receive() for _ in range(3)] == [b'\x04PING\0\0'] * 3
+            assert await peer.is_closed()
+            assert rig.refused == {'silent': 1}
+        # a socket of ZeroMQ answers pings
+        async with client_of(rig) as client:
+            await asyncio.to_thread(client.call, 'ping')
+            await asyncio.sleep(0.5)
+            assert rig.door._server.connection_count == 1
+            assert rig.refused == {'silent': 1}
 
-    in_loop(test)
+
+async def test_pings_of_a_client_are_answered():
+    async with running() as rig, zmtp_peer(rig.door.address) as peer:
+        await peer.greet()
+        peer.writer.write(frame(b'\x04PING\x00\x01context', 4))
+        assert await peer.receive() == b'\x04PONGcontext'
 
 
-def test_more_connections_than_allowed_are_refused_and_one_at_rest_gives_way(monkeypatch):
-    async def test():
-        async with running(max_connections=1) as rig, zmtp_peer(rig.door.address) as first:
-            await first.greet()
-            async with zmtp_peer(rig.door.address) as second:
-                assert await second.is_closed()
+async def test_more_connections_than_allowed_are_refused_and_one_at_rest_gives_way(monkeypatch):
+    async with running(max_connections=1) as rig, zmtp_peer(rig.door.address) as first:
+        await first.greet()
+        async with zmtp_peer(rig.door.address) as second:
+            assert await second.is_closed()
+        assert rig.refused == {'max_connections': 1}
+        monkeypatch.setattr(server, 'GIVES_WAY_S', 0.0)
+        async with zmtp_peer(rig.door.address) as third:
+            await third.greet()
+            assert await first.is_closed()
+        assert rig.refused == {'max_connections': 1, 'gave_way': 1}
+
+
+async def test_a_long_handshake_gives_way(monkeypatch):
+    async with running(max_connections=2) as rig, zmtp_peer(rig.door.address) as resting:
+        await resting.greet()
+        async with zmtp_peer(rig.door.address) as mute:
+            await soon(lambda: rig.door._server.connection_count == 2)
+            async with zmtp_peer(rig.door.address) as early:
+                assert await early.is_closed()
             assert rig.refused == {'max_connections': 1}
+            monkeypatch.setattr(server, 'HANDSHAKE_GIVES_WAY_S', 0.0)
+            # bare connections go first
             monkeypatch.setattr(server, 'GIVES_WAY_S', 0.0)
-            async with zmtp_peer(rig.door.address) as third:
-                await third.greet()
-                assert await first.is_closed()
+            assert await is_served(rig)
+            assert await mute.is_closed()
             assert rig.refused == {'max_connections': 1, 'gave_way': 1}
-
-    in_loop(test)
-
-
-def test_a_long_handshake_gives_way(monkeypatch):
-    async def test():
-        async with running(max_connections=2) as rig, zmtp_peer(rig.door.address) as resting:
-            await resting.greet()
-            async with zmtp_peer(rig.door.address) as mute:
-                await soon(lambda: rig.door._server.connection_count == 2)
-                async with zmtp_peer(rig.door.address) as early:
-                    assert await early.is_closed()
-                assert rig.refused == {'max_connections': 1}
-                monkeypatch.setattr(server, 'HANDSHAKE_GIVES_WAY_S', 0.0)
-                # bare connections go first
-                monkeypatch.setattr(server, 'GIVES_WAY_S', 0.0)
-                assert await is_served(rig)
-                assert await mute.is_closed()
-                assert rig.refused == {'max_connections': 1, 'gave_way': 1}
-                resting.writer.write(frame(PING))
-                assert b'Server is running' in await resting.receive()
-
-    in_loop(test)
+            resting.writer.write(frame(PING))
+            assert b'Server is running' in await resting.receive()
 
 
-def test_a_client_that_leaves_frees_its_place_and_ends_its_prediction():
-    async def test():
-        async with running() as rig:
-            rig.upstream.hold()
-            asked = {'endpoint': 'get_action', 'data': {'observation': observation()}}
-            client = rig.client()
-            client.socket.send(msgpack.packb(asked, default=pack_npy))
-            await soon(lambda: rig.upstream.requests)
-            await asyncio.to_thread(client.close)
-            await soon(lambda: rig.gateway.counters.requests['groot', 'cancelled'])
-            await soon(lambda: not rig.gateway.callers)
-            rig.upstream.release()
-
-    in_loop(test)
+async def test_a_client_that_leaves_frees_its_place_and_ends_its_prediction():
+    async with running() as rig:
+        rig.upstream.hold()
+        asked = {'endpoint': 'get_action', 'data': {'observation': observation()}}
+        client = rig.client()
+        client.socket.send(msgpack.packb(asked, default=pack_npy))
+        await soon(lambda: rig.upstream.requests)
+        await asyncio.to_thread(client.close)
+        await soon(lambda: rig.gateway.counters.requests['groot', 'cancelled'])
+        await soon(lambda: not rig.gateway.callers)
+        rig.upstream.release()
 
 
-def test_a_client_with_an_identity_keeps_its_session_over_a_new_connection():
-    async def test():
-        async with running() as rig:
-            for _ in range(2):
-                async with client_of(rig) as client:
-                    client.socket.disconnect(rig.door.address)
-                    client.socket.setsockopt(zmq.IDENTITY, b'arm')
-                    client.socket.connect(rig.door.address)
-                    await asyncio.to_thread(client.get_action, observation())
-            assert rig.upstream.opened == 1
-
-    in_loop(test)
+async def test_a_client_with_an_identity_keeps_its_session_over_a_new_connection():
+    async with running() as rig:
+        for _ in range(2):
+            async with client_of(rig) as client:
+                client.socket.disconnect(rig.door.address)
+                client.socket.setsockopt(zmq.IDENTITY, b'arm')
+                client.socket.connect(rig.door.address)
+                await asyncio.to_thread(client.get_action, observation())
+        assert rig.upstream.opened == 1
 
 
 def changed(at: int, data: bytes) -> bytes:
@@ -350,17 +300,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(('said', 'reason'), REFUSED)
-def test_what_is_not_served_ends_with_its_reason(said: bytes, reason: bytes | None):
-    async def test():
-        async with running() as rig, zmtp_peer(rig.door.address) as peer:
-            peer.writer.write(said)
-            received = b''
-            while data := await peer.reader.read(1 << 16):
-                received += data
-            assert (reason or b'\x05ERROR') in received
-            assert rig.refused == {'malformed': 1}
-
-    in_loop(test)
+async def test_what_is_not_served_ends_with_its_reason(said: bytes, reason: bytes | None):
+    async with running() as rig, zmtp_peer(rig.door.address) as peer:
+        peer.writer.write(said)
+        received = b''
+        while data := await peer.reader.read(1 << 16):
+            received += data
+        assert (reason or b'\x05ERROR') in received
+        assert rig.refused == {'malformed': 1}
 
 
 def test_ready_is_read_within_its_bytes():

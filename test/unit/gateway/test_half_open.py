@@ -17,7 +17,7 @@ import ssl
 import grpc
 import pytest
 from support.gateway.certificates import certificate_files
-from support.gateway.gateway_rig import GatewayRig, in_loop
+from support.gateway.gateway_rig import GatewayRig
 
 from lerobot_serve.access import connections, half_open
 from lerobot_serve.gateway.access import open_exposure
@@ -123,87 +123,68 @@ def bounds_of(name: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(('name', 'data'), PLAIN)
-def test_a_plain_connection_that_does_not_go_on_ends(name, data, short_limits):
-    async def test():
-        async with doorway(name, **bounds_of(name)) as rig, rig.said(data) as reader:
-            if name != 'groot':
-                assert await rig.is_served()
-            await ends(reader)
-            # gRPC counts none
-            assert rig.refused == ({} if name in GRPC else {'no_request': 1})
-
-    in_loop(test)
+async def test_a_plain_connection_that_does_not_go_on_ends(name, data, short_limits):
+    async with doorway(name, **bounds_of(name)) as rig, rig.said(data) as reader:
+        if name != 'groot':
+            assert await rig.is_served()
+        await ends(reader)
+        # gRPC counts none
+        assert rig.refused == ({} if name in GRPC else {'no_request': 1})
 
 
 @pytest.mark.parametrize('data', [b'', HALF_HELLO])
 @pytest.mark.parametrize('name', DOORS)
-def test_half_a_tls_handshake_ends(name, data, short_limits, tmp_path):
+async def test_half_a_tls_handshake_ends(name, data, short_limits, tmp_path):
     files = certificate_files(tmp_path)
-
-    async def test():
-        async with doorway(name, files, **bounds_of(name)) as rig, rig.said(data) as reader:
-            if name != 'groot':
-                assert await rig.is_served()
-            await ends(reader)
-            assert rig.refused == ({} if name in GRPC else {'no_request': 1})
-
-    in_loop(test)
+    async with doorway(name, files, **bounds_of(name)) as rig, rig.said(data) as reader:
+        if name != 'groot':
+            assert await rig.is_served()
+        await ends(reader)
+        assert rig.refused == ({} if name in GRPC else {'no_request': 1})
 
 
 @pytest.mark.parametrize('name', DOORS)
-def test_half_open_connections_are_bounded_in_number(name, tmp_path):
+async def test_half_open_connections_are_bounded_in_number(name, tmp_path):
     """With the limits of time as they are: what is above the number ends one at once."""
     files = certificate_files(tmp_path)
-
-    async def test():
-        async with (
-            doorway(name, files, max_connections=2) as rig,
-            contextlib.AsyncExitStack() as s,
-        ):
-            readers = [await s.enter_async_context(rig.said(b'')) for _ in range(6)]
-            running = [asyncio.create_task(ends(each)) for each in readers]
-            while sum(task.done() for task in running) < 4:
-                await asyncio.sleep(0.01)
-            assert rig.refused == ({} if name in GRPC else {'no_request': 4})
-            await asyncio.sleep(0)
-            assert sum(task.done() for task in running) == 4
-            for task in running:
-                task.cancel()
-
-    in_loop(test)
+    async with (
+        doorway(name, files, max_connections=2) as rig,
+        contextlib.AsyncExitStack() as s,
+    ):
+        readers = [await s.enter_async_context(rig.said(b'')) for _ in range(6)]
+        running = [asyncio.create_task(ends(each)) for each in readers]
+        while sum(task.done() for task in running) < 4:
+            await asyncio.sleep(0.01)
+        assert rig.refused == ({} if name in GRPC else {'no_request': 4})
+        await asyncio.sleep(0)
+        assert sum(task.done() for task in running) == 4
+        for task in running:
+            task.cancel()
 
 
 @pytest.mark.parametrize('name', WEB)
-def test_bare_connections_in_all_places_keep_no_client_out(name, tmp_path):
+async def test_bare_connections_in_all_places_keep_no_client_out(name, tmp_path):
     """With the limits of time as they are."""
     files = certificate_files(tmp_path)
-
-    async def test():
-        async with (
-            doorway(name, files, max_connections=2) as rig,
-            rig.said(b'') as oldest,
-            rig.said(HALF_HELLO) as second,
-        ):
-            # the server has accepted both before
-            await asyncio.sleep(0.05)
-            assert await rig.is_served()
-            await ends(oldest)
-            assert rig.refused == {'no_request': 1}
-            still = asyncio.create_task(ends(second))
-            await asyncio.sleep(0.05)
-            assert not still.done()
-            still.cancel()
-
-    in_loop(test)
+    async with (
+        doorway(name, files, max_connections=2) as rig,
+        rig.said(b'') as oldest,
+        rig.said(HALF_HELLO) as second,
+    ):
+        # the server has accepted both before
+        await asyncio.sleep(0.05)
+        assert await rig.is_served()
+        await ends(oldest)
+        assert rig.refused == {'no_request': 1}
+        still = asyncio.create_task(ends(second))
+        await asyncio.sleep(0.05)
+        assert not still.done()
+        still.cancel()
 
 
-def test_a_place_is_free_again_once_a_half_open_connection_has_ended(tmp_path, short_limits):
+async def test_a_place_is_free_again_once_a_half_open_connection_has_ended(tmp_path, short_limits):
     files = certificate_files(tmp_path)
-
-    async def test():
-        for name in (*WEB, *GRPC):
-            async with doorway(name, files, max_connections=1) as rig, rig.said(b'') as reader:
-                await ends(reader)
-                assert await rig.is_served()
-
-    in_loop(test)
+    for name in (*WEB, *GRPC):
+        async with doorway(name, files, max_connections=1) as rig, rig.said(b'') as reader:
+            await ends(reader)
+            assert await rig.is_served()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.gateway.gateway_rig import in_loop, until
+from support.gateway.gateway_rig import until
 
 from lerobot_serve.gateway.callers.mailbox import LatestOnly
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
@@ -34,115 +34,97 @@ class Turns:
             await asyncio.sleep(0)
 
 
-def test_the_newest_waiting_request_replaces_an_older_one():
-    async def test():
-        turns = Turns()
-        asked = []
-        for number in range(4):
-            asked.append(turns.ask(number))
-            await turns.settle()
-        assert turns.began == [0]
-        for number in (1, 2):
-            with pytest.raises(PredictionError) as refused:
-                await asked[number]
-            assert refused.value.status is Status.SUPERSEDED
-        turns.ends[0].set()
-        await until(lambda: turns.began == [0, 3])
-        turns.ends[3].set()
-        await asked[3]
-        assert not turns.mailbox.is_busy
-
-    in_loop(test)
-
-
-def test_a_waiting_caller_that_leaves_frees_its_place():
-    async def test():
-        turns = Turns()
-        first, second = turns.ask(0), turns.ask(1)
+async def test_the_newest_waiting_request_replaces_an_older_one():
+    turns = Turns()
+    asked = []
+    for number in range(4):
+        asked.append(turns.ask(number))
         await turns.settle()
-        second.cancel()
+    assert turns.began == [0]
+    for number in (1, 2):
+        with pytest.raises(PredictionError) as refused:
+            await asked[number]
+        assert refused.value.status is Status.SUPERSEDED
+    turns.ends[0].set()
+    await until(lambda: turns.began == [0, 3])
+    turns.ends[3].set()
+    await asked[3]
+    assert not turns.mailbox.is_busy
+
+
+async def test_a_waiting_caller_that_leaves_frees_its_place():
+    turns = Turns()
+    first, second = turns.ask(0), turns.ask(1)
+    await turns.settle()
+    second.cancel()
+    await turns.settle()
+    third = turns.ask(2)
+    turns.ends[0].set()
+    await first
+    await until(lambda: turns.began == [0, 2])
+    turns.ends[2].set()
+    await third
+
+
+async def test_a_turn_is_not_lost_with_a_caller_that_leaves_as_it_gets_it():
+    turns = Turns()
+    second = turns.ask(1)
+    async with turns.mailbox:
         await turns.settle()
-        third = turns.ask(2)
-        turns.ends[0].set()
-        await first
-        await until(lambda: turns.began == [0, 2])
-        turns.ends[2].set()
-        await third
-
-    in_loop(test)
-
-
-def test_a_turn_is_not_lost_with_a_caller_that_leaves_as_it_gets_it():
-    async def test():
-        turns = Turns()
-        second = turns.ask(1)
-        async with turns.mailbox:
-            await turns.settle()
-        # the turn is handed over, and the waiting task has not run since
-        second.cancel()
-        await asyncio.wait([second])
-        assert not turns.began
-        assert not turns.mailbox.is_busy
-        third = turns.ask(2)
-        await until(lambda: turns.began == [2])
-        turns.ends[2].set()
-        await third
-
-    in_loop(test)
+    # the turn is handed over, and the waiting task has not run since
+    second.cancel()
+    await asyncio.wait([second])
+    assert not turns.began
+    assert not turns.mailbox.is_busy
+    third = turns.ask(2)
+    await until(lambda: turns.began == [2])
+    turns.ends[2].set()
+    await third
 
 
 @pytest.mark.parametrize('leaves', [(0, 1), (1, 0)])
-def test_two_requests_that_leave_at_once_free_the_turn(leaves):
-    async def test():
-        turns = Turns()
-        asked = [turns.ask(0), turns.ask(1)]
-        await turns.settle()
-        # as two deadlines that pass in one turn of the loop, and a stream that ends
-        for number in leaves:
-            asked[number].cancel()
-        ends = await asyncio.gather(*asked, return_exceptions=True)
-        assert all(isinstance(end, asyncio.CancelledError) for end in ends)
-        assert not turns.mailbox.is_busy
-
-    in_loop(test)
+async def test_two_requests_that_leave_at_once_free_the_turn(leaves):
+    turns = Turns()
+    asked = [turns.ask(0), turns.ask(1)]
+    await turns.settle()
+    # as two deadlines that pass in one turn of the loop, and a stream that ends
+    for number in leaves:
+        asked[number].cancel()
+    ends = await asyncio.gather(*asked, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ends)
+    assert not turns.mailbox.is_busy
 
 
-def test_a_request_takes_the_place_of_one_that_leaves_in_the_same_turn_of_the_loop():
-    async def test():
-        turns = Turns()
-        turns.ask(0)
-        second = turns.ask(1)
-        await turns.settle()
-        third = turns.ask(2)
-        # cancelled before the third one waits, and run after it
-        second.cancel()
-        await turns.settle()
-        assert second.cancelled()
-        turns.ends[0].set()
-        await until(lambda: turns.began == [0, 2])
-        turns.ends[2].set()
-        await third
-
-    in_loop(test)
+async def test_a_request_takes_the_place_of_one_that_leaves_in_the_same_turn_of_the_loop():
+    turns = Turns()
+    turns.ask(0)
+    second = turns.ask(1)
+    await turns.settle()
+    third = turns.ask(2)
+    # cancelled before the third one waits, and run after it
+    second.cancel()
+    await turns.settle()
+    assert second.cancelled()
+    turns.ends[0].set()
+    await until(lambda: turns.began == [0, 2])
+    turns.ends[2].set()
+    await third
 
 
-def test_a_request_that_fails_passes_its_turn_on():
-    async def test():
-        mailbox = LatestOnly()
+async def test_a_request_that_fails_passes_its_turn_on():
+    mailbox = LatestOnly()
 
-        async def fail() -> None:
-            async with mailbox:
-                await asyncio.sleep(0)
-                raise RuntimeError
+    async def fail() -> None:
+        async with mailbox:
+            await asyncio.sleep(0)
+            raise RuntimeError
 
-        async def succeed() -> str:
-            async with mailbox:
-                return 'done'
+    async def succeed() -> str:
+        async with mailbox:
+            return 'done'
 
-        failing, other = asyncio.ensure_future(fail()), asyncio.ensure_future(succeed())
-        assert await other == 'done'
-        with pytest.raises(RuntimeError):
-            await failing
-        assert not mailbox.is_busy
-
-    in_loop(test)
+    failing, other = asyncio.ensure_future(fail()), asyncio.ensure_future(succeed())
+    assert await other == 'done'
+    with pytest.raises(RuntimeError):
+        await failing
+    assert not mailbox.is_busy

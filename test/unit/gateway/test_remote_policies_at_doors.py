@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.gateway.gateway_rig import CAMERA, GatewayRig, in_loop
+from support.gateway.gateway_rig import CAMERA, GatewayRig
 import yaml
 
 from lerobot_serve.gateway.access import Exposure
@@ -32,7 +32,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize('kind', KEYS)
-def test_its_chunks_are_those_of_the_router(tmp_path: Path, kind):
+async def test_its_chunks_are_those_of_the_router(tmp_path: Path, kind):
     def ask(url: str, **changes: object) -> np.ndarray:
         file = tmp_path / 'contract.yaml'
         file.write_text(yaml.safe_dump({**CONTRACT, **KEYS[kind], 'url': url, **changes}))
@@ -45,18 +45,15 @@ def test_its_chunks_are_those_of_the_router(tmp_path: Path, kind):
             policy.close()
         return prediction.robot
 
-    async def test():
-        rig = GatewayRig()
-        door = load_door(kind)(rig.gateway, Exposure(kind), {})
-        await door.start()
-        try:
-            robot = await asyncio.to_thread(ask, door.address)
-            assert robot.tolist() == [[4 + i, 5 + i, 6 + i] for i in range(4)]
-            # what the gateway says of the policy is compared with the contract file
-            with pytest.raises(PolicyError, match='the server reports'):
-                await asyncio.to_thread(ask, door.address, control_hz=20)
-        finally:
-            await door.stop()
-            await rig.gateway.drain()
-
-    in_loop(test)
+    rig = GatewayRig()
+    door = load_door(kind)(rig.gateway, Exposure(kind), {})
+    await door.start()
+    try:
+        robot = await asyncio.to_thread(ask, door.address)
+        assert robot.tolist() == [[4 + i, 5 + i, 6 + i] for i in range(4)]
+        # what the gateway says of the policy is compared with the contract file
+        with pytest.raises(PolicyError, match='the server reports'):
+            await asyncio.to_thread(ask, door.address, control_hz=20)
+    finally:
+        await door.stop()
+        await rig.gateway.drain()

@@ -53,21 +53,16 @@ class Rig:
         )
         self.upstream.start()
 
+    async def __aenter__(self) -> Rig:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.upstream.close()
+
 
 def request(**changes: Any) -> PredictionRequest:
     given = {'state': np.float32([1, 2]), 'images': {CAMERA.name: FRAME}}
     return PredictionRequest(**{**given, **changes})
-
-
-def with_rig(test, **settings: Any) -> None:
-    async def run() -> None:
-        rig = Rig(**settings)
-        try:
-            await test(rig)
-        finally:
-            await rig.upstream.close()
-
-    in_loop(run)
 
 
 async def refusal(awaitable) -> PredictionError:
@@ -76,8 +71,8 @@ async def refusal(awaitable) -> PredictionError:
     return refused.value
 
 
-def test_each_caller_is_a_client_of_its_own_with_the_names_of_the_policy():
-    async def test(rig):
+async def test_each_caller_is_a_client_of_its_own_with_the_names_of_the_policy():
+    async with Rig() as rig:
         sessions = [await rig.upstream.open(caller) for caller in (ONE, TWO)]
         first, second = rig.link.opened
         assert [each.client_id for each in rig.link.opened] == [ONE.client_id, TWO.client_id]
@@ -89,14 +84,12 @@ def test_each_caller_is_a_client_of_its_own_with_the_names_of_the_policy():
         assert (contract.policy, contract.fingerprint) == ('one|two', 'one@11|two@22')
         assert contract.cameras == {CAMERA.name: (24, 32, 3)}
 
-    with_rig(test)
-
 
 TERMS = SessionTerms(('x',), ('y',), (CAMERA,), 25.0, 'one@11', 'tidy', (('run', '7'),))
 
 
-def test_the_router_judges_the_terms_of_a_caller_each_time_a_session_is_opened():
-    async def test(rig):
+async def test_the_router_judges_the_terms_of_a_caller_each_time_a_session_is_opened():
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE, TERMS)
         await session.open()
         for opened in rig.link.opened:
@@ -107,8 +100,6 @@ def test_the_router_judges_the_terms_of_a_caller_each_time_a_session_is_opened()
         rig.link.refusal = SessionRefused(Refusal.ACTION_NAMES, 'the order differs')
         error = await refusal(rig.upstream.open(TWO, TERMS))
         assert (error.status, error.refusal) == (Status.INVALID, Refusal.ACTION_NAMES)
-
-    with_rig(test)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +114,8 @@ def test_the_router_judges_the_terms_of_a_caller_each_time_a_session_is_opened()
         ('one@11', 'one@22', None),
     ],
 )
-def test_a_policy_is_one_that_gateway_and_caller_accept(ours, theirs, policy):
-    async def test(rig):
+async def test_a_policy_is_one_that_gateway_and_caller_accept(ours, theirs, policy):
+    async with Rig(required_policy=ours) as rig:
         opening = rig.upstream.open(ONE, replace(TERMS, policy=theirs))
         if policy is None:
             assert (await refusal(opening)).refusal is Refusal.WRONG_POLICY
@@ -133,11 +124,9 @@ def test_a_policy_is_one_that_gateway_and_caller_accept(ours, theirs, policy):
             await opening
             assert rig.link.opened[0].policy == policy
 
-    with_rig(test, required_policy=ours)
 
-
-def test_a_session_that_ends_late_leaves_the_replies_of_the_next_one_of_its_caller():
-    async def test(rig):
+async def test_a_session_that_ends_late_leaves_the_replies_of_the_next_one_of_its_caller():
+    async with Rig() as rig:
         first, second = await rig.upstream.open(ONE), await rig.upstream.open(ONE)
         await first.close()
         assert (await second.predict(request())).sequence == 1
@@ -145,11 +134,9 @@ def test_a_session_that_ends_late_leaves_the_replies_of_the_next_one_of_its_call
             rig.link.opened[0].session_epoch
         ]
 
-    with_rig(test)
 
-
-def test_a_prediction_has_what_the_router_says():
-    async def test(rig):
+async def test_a_prediction_has_what_the_router_says():
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         rig.link.answer = lambda given: ok(given, header=given.header.for_reply(2))
         found = await session.predict(request(task='pick', inference_delay_steps=3))
@@ -161,11 +148,9 @@ def test_a_prediction_has_what_the_router_says():
         assert (sent.task, sent.inference_delay_steps) == ('pick', 3)
         assert found.episode_id == sent.episode_id != ''
 
-    with_rig(test)
 
-
-def test_numbers_rise_and_an_episode_is_announced_and_flagged_once():
-    async def test(rig):
+async def test_numbers_rise_and_an_episode_is_announced_and_flagged_once():
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         for changes in ({}, {}, {'episode_id': 'x'}, {'episode_id': 'x'}, {'episode_start': True}):
             await session.predict(request(**changes))
@@ -184,12 +169,10 @@ def test_numbers_rise_and_an_episode_is_announced_and_flagged_once():
             (ONE.client_id, epoch, 2, last),
         ]
 
-    with_rig(test)
-
 
 @pytest.mark.parametrize('status', [ChunkStatus.NO_SESSION, ChunkStatus.DRAINING])
-def test_a_request_that_finds_its_session_lost_is_sent_once_more_in_a_new_one(status):
-    async def test(rig):
+async def test_a_request_that_finds_its_session_lost_is_sent_once_more_in_a_new_one(status):
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         replies = [lambda given: failed(given, status, 'gone'), ok]
         rig.link.answer = lambda given: replies.pop(0)(given)
@@ -202,17 +185,16 @@ def test_a_request_that_finds_its_session_lost_is_sent_once_more_in_a_new_one(st
         assert second.header.flags == Flag.EPISODE_START
         assert rig.link.opened[0].instance == rig.link.opened[1].instance
 
-    with_rig(test)
-
 
 @pytest.mark.parametrize('is_noticed', [False, True])
 @pytest.mark.parametrize('part', ['state_names', 'action_names'])
-def test_a_request_in_the_names_of_a_policy_that_was_replaced_is_never_sent(part, is_noticed):
+async def test_a_request_in_the_names_of_a_policy_that_was_replaced_is_never_sent(
+    part, is_noticed
+):
     """The router restarted with the same names in another order, noticed before or with it."""
-
-    async def test(rig):
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
-        rig.link.reply = policy_reply(**{part: ['b.pos', 'a.pos']})
+        rig.link.reply = policy_reply(**{part: ('b.pos', 'a.pos')})
         replies = [lambda given: failed(given, ChunkStatus.NO_SESSION, 'gone'), ok]
         rig.link.answer = lambda given: replies.pop(0)(given)
         if is_noticed:
@@ -229,11 +211,9 @@ def test_a_request_in_the_names_of_a_policy_that_was_replaced_is_never_sent(part
         assert (await session.predict(request())).slot == 'b'
         assert len(rig.link.opened) == 2
 
-    with_rig(test)
 
-
-def test_a_session_that_is_lost_twice_is_refused():
-    async def test(rig):
+async def test_a_session_that_is_lost_twice_is_refused():
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         rig.link.answer = lambda given: failed(given, ChunkStatus.NO_SESSION, 'no such session')
         refused = await refusal(session.predict(request()))
@@ -241,8 +221,6 @@ def test_a_session_that_is_lost_twice_is_refused():
         assert len(rig.link.requests) == 2
         rig.link.answer = ok
         assert (await session.predict(request())).slot == 'b'
-
-    with_rig(test)
 
 
 @pytest.mark.parametrize(
@@ -257,25 +235,21 @@ def test_a_session_that_is_lost_twice_is_refused():
         (99, Status.FAILED),
     ],
 )
-def test_a_reply_without_actions_is_the_error_that_it_says(chunk_status, status):
-    async def test(rig):
+async def test_a_reply_without_actions_is_the_error_that_it_says(chunk_status, status):
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         rig.link.answer = lambda given: failed(given, chunk_status, 'why')
         refused = await refusal(session.predict(request()))
         assert (refused.status, refused.text) == (status, 'why')
 
-    with_rig(test)
 
-
-def test_a_used_up_quota_says_when_to_send_again():
-    async def test(rig):
+async def test_a_used_up_quota_says_when_to_send_again():
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         rig.link.answer = lambda given: replace(
             failed(given, ChunkStatus.QUOTA, 'used up'), extensions=(retry_after(2.5),)
         )
         assert (await refusal(session.predict(request()))).retry_after_s == 2.5
-
-    with_rig(test)
 
 
 @pytest.mark.parametrize(
@@ -286,13 +260,11 @@ def test_a_used_up_quota_says_when_to_send_again():
         (np.zeros((0, 2), np.float32), Status.FAILED),
     ],
 )
-def test_actions_that_must_not_be_executed_reach_nobody(actions, status):
-    async def test(rig):
+async def test_actions_that_must_not_be_executed_reach_nobody(actions, status):
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         rig.link.answer = lambda given: ok(given, robot=actions, model=actions)
         assert (await refusal(session.predict(request()))).status is status
-
-    with_rig(test)
 
 
 @pytest.mark.parametrize(
@@ -303,18 +275,16 @@ def test_actions_that_must_not_be_executed_reach_nobody(actions, status):
         (Refusal.WRONG_POLICY, Status.INVALID, 0.0),
     ],
 )
-def test_a_refused_session_says_why_and_whether_a_retry_helps(code, status, retry_after_s):
-    async def test(rig):
+async def test_a_refused_session_says_why_and_whether_a_retry_helps(code, status, retry_after_s):
+    async with Rig() as rig:
         rig.link.refusal = SessionRefused(code, 'because')
         refused = await refusal(rig.upstream.open(ONE))
         assert (refused.status, refused.retry_after_s) == (status, retry_after_s)
         assert 'because' in refused.text
 
-    with_rig(test)
 
-
-def test_a_policy_that_needs_past_observations_is_refused_with_the_remedy():
-    async def test(rig):
+async def test_a_policy_that_needs_past_observations_is_refused_with_the_remedy():
+    async with Rig() as rig:
         rig.link.reply = policy_reply(observation_steps=2)
         refused = await refusal(rig.upstream.open(ONE))
         assert refused.status is Status.INVALID
@@ -324,11 +294,9 @@ def test_a_policy_that_needs_past_observations_is_refused_with_the_remedy():
             each.session_epoch for each in rig.link.opened
         ]
 
-    with_rig(test)
 
-
-def test_a_lost_router_ends_what_waits_and_refuses_until_it_is_back():
-    async def test(rig):
+async def test_a_lost_router_ends_what_waits_and_refuses_until_it_is_back():
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         rig.link.answer = lambda given: None
         waiting = asyncio.ensure_future(session.predict(request()))
@@ -350,11 +318,9 @@ def test_a_lost_router_ends_what_waits_and_refuses_until_it_is_back():
             '/policy_router responds',
         ]
 
-    with_rig(test)
 
-
-def test_a_router_that_closed_its_replies_and_restarted_is_used_at_once():
-    async def test(rig):
+async def test_a_router_that_closed_its_replies_and_restarted_is_used_at_once():
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         rig.link.answer = lambda given: None
         waiting = asyncio.ensure_future(session.predict(request()))
@@ -364,11 +330,9 @@ def test_a_router_that_closed_its_replies_and_restarted_is_used_at_once():
         assert (await waiting).slot == 'b'
         assert len(rig.link.opened) == 2
 
-    with_rig(test)
 
-
-def test_a_session_that_never_answers_is_opened_again_after_two_requests():
-    async def test(rig):
+async def test_a_session_that_never_answers_is_opened_again_after_two_requests():
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         rig.link.answer = lambda given: None
         for _ in range(2):
@@ -379,11 +343,9 @@ def test_a_session_that_never_answers_is_opened_again_after_two_requests():
         assert (await session.predict(request())).sequence == 1
         assert len(rig.link.opened) == 2
 
-    with_rig(test)
 
-
-def test_replies_that_nobody_awaits_are_counted():
-    async def test(rig):
+async def test_replies_that_nobody_awaits_are_counted():
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         rig.link.answer = lambda given: None
         with pytest.raises(TimeoutError):
@@ -400,19 +362,15 @@ def test_replies_that_nobody_awaits_are_counted():
         await until(lambda: rig.dropped.total() == 4)
         assert rig.dropped == {'late_chunk': 2, 'other_client': 1, 'truncated': 1}
 
-    with_rig(test)
 
-
-def test_a_newer_request_ends_one_in_flight():
-    async def test(rig):
+async def test_a_newer_request_ends_one_in_flight():
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         rig.link.answer = lambda given: ok(given) if given.header.seq == 2 else None
         older = asyncio.ensure_future(session.predict(request()))
         await until(lambda: rig.link.requests)
         assert (await session.predict(request())).sequence == 2
         assert (await refusal(older)).status is Status.SUPERSEDED
-
-    with_rig(test)
 
 
 @pytest.mark.parametrize(
@@ -424,8 +382,8 @@ def test_a_newer_request_ends_one_in_flight():
         (ImageSettings(codec=Codec.JPEG, downscale=True), (24, 32), Codec.JPEG),
     ],
 )
-def test_images_travel_as_the_parameters_say(settings, size, codec):
-    async def test(rig):
+async def test_images_travel_as_the_parameters_say(settings, size, codec):
+    async with Rig(images=settings) as rig:
         session = await rig.upstream.open(ONE)
         await session.predict(request())
         (image,) = rig.link.requests[0].images
@@ -435,11 +393,9 @@ def test_images_travel_as_the_parameters_say(settings, size, codec):
         if size == (48, 64) and codec is Codec.RAW:
             assert np.array_equal(frame, FRAME)
 
-    with_rig(test, images=settings)
 
-
-def test_a_caller_that_has_just_got_a_chunk_is_not_as_urgent_as_one_that_has_nothing():
-    async def test(rig):
+async def test_a_caller_that_has_just_got_a_chunk_is_not_as_urgent_as_one_that_has_nothing():
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         await session.predict(request())
         await session.predict(request())
@@ -448,11 +404,9 @@ def test_a_caller_that_has_just_got_a_chunk_is_not_as_urgent_as_one_that_has_not
         # three steps at 10 Hz
         assert 0.0 < second <= 0.3
 
-    with_rig(test)
 
-
-def test_a_closed_session_is_closed_at_the_router_and_opens_no_more():
-    async def test(rig):
+async def test_a_closed_session_is_closed_at_the_router_and_opens_no_more():
+    async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         rig.link.answer = lambda given: None
         waiting = asyncio.ensure_future(session.predict(request()))
@@ -464,15 +418,13 @@ def test_a_closed_session_is_closed_at_the_router_and_opens_no_more():
         (closed,) = rig.link.closed
         assert closed.session_epoch == rig.link.opened[0].session_epoch
 
-    with_rig(test)
 
-
-def test_a_router_that_serves_no_policy_yet_is_not_used():
-    async def test(rig):
+async def test_a_router_that_serves_no_policy_yet_is_not_used():
+    async with Rig() as rig:
         rig.link.is_away = True
         await until(lambda: 'is away' in rig.upstream.problem)
-        rig.link.reply = policy_reply(action_names=[])
-        rig.link.reply.status.text = 'not configured'
+        rig.link.reply = policy_reply(action_names=())
+        rig.link.status_text = 'not configured'
         rig.link.come_back()
         await until(lambda: 'not configured' in rig.upstream.problem)
         assert (await refusal(rig.upstream.describe())).status is Status.UNAVAILABLE
@@ -480,11 +432,9 @@ def test_a_router_that_serves_no_policy_yet_is_not_used():
         await until(lambda: not rig.upstream.problem)
         assert (await rig.upstream.describe()).action_names == ('a.pos', 'b.pos')
 
-    with_rig(test)
 
-
-def test_a_status_asked_of_a_server_that_ended_does_not_speak_for_its_successor():
-    async def test(rig):
+async def test_a_status_asked_of_a_server_that_ended_does_not_speak_for_its_successor():
+    async with Rig() as rig:
         await rig.upstream.open(ONE)
         asked, proceed = threading.Event(), threading.Event()
 
@@ -504,8 +454,6 @@ def test_a_status_asked_of_a_server_that_ended_does_not_speak_for_its_successor(
             await asyncio.sleep(0.001)
             assert not rig.upstream.problem
         assert (await session.predict(request())).slot == 'b'
-
-    with_rig(test)
 
 
 def test_the_end_is_bounded_where_the_router_answers_no_call(monkeypatch):

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 import contextlib
 from typing import Any
 
 import grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 import pytest
-from support.gateway.gateway_rig import in_loop
 from support.gateway.policy_service_rig import observation, policy_service_rig
 from support.gateway.robot_client_rig import robot_client_rig, soon
 
@@ -28,57 +26,48 @@ async def code_of(call: Any) -> str:
     return str((await call.code()).name)
 
 
-def test_idle_streams_end_with_a_sentence_and_free_their_places():
-    async def scene():
-        async with policy_service_rig(idle_timeout_s=0.05) as rig:
-            channel = rig.channel()
-            streams = [rig.stream(channel) for _ in range(5)]
-            for stream in streams:
-                assert await code_of(stream) == 'UNAVAILABLE'
-                text = 'the stream was idle for 0.05 s and has ended; open it again'
-                assert await stream.details() == text
-            assert rig.counted == {'idle': 5}
-            # who rests does nothing wrong
-            assert rig.log.lines == []
-
-    in_loop(scene)
-
-
-def test_streams_of_one_address_leave_places_for_others():
-    async def scene():
-        async with policy_service_rig(max_callers=1) as rig:
-            channel = rig.channel()
-            kept = [rig.stream(channel) for _ in range(9)]
-            for stream in kept:
-                await stream.initial_metadata()
-            for _ in range(2):
-                refused = rig.stream(channel)
-                assert await code_of(refused) == 'RESOURCE_EXHAUSTED'
-                assert '9 calls of 127.0.0.1 run, 9 are allowed' in await refused.details()
-            assert rig.counted == {'max_calls_of_address': 2}
-            assert sum('allowed to one address' in line for line in rig.log.lines) == 1
-            await kept[0].done_writing()
-            assert await code_of(kept[0]) == 'OK'
-            assert (await rig.predict(channel, observation())).chunk_steps == 4
-
-    in_loop(scene)
-
-
-def test_a_stream_is_not_idle_while_its_observation_is_predicted():
-    async def scene():
-        async with policy_service_rig(idle_timeout_s=0.05) as rig:
-            rig.upstream.hold()
-            stream = rig.stream(rig.channel())
-            await stream.write(observation(step_index=3))
-            await soon(lambda: rig.upstream.requests)
-            other = rig.stream(rig.channel())
-            assert await code_of(other) == 'UNAVAILABLE'
-            rig.upstream.release()
-            assert Action.FromString(await stream.read()).step_index == 3
+async def test_idle_streams_end_with_a_sentence_and_free_their_places():
+    async with policy_service_rig(idle_timeout_s=0.05) as rig:
+        channel = rig.channel()
+        streams = [rig.stream(channel) for _ in range(5)]
+        for stream in streams:
             assert await code_of(stream) == 'UNAVAILABLE'
-            await soon(lambda: not rig.gateway.callers)
+            text = 'the stream was idle for 0.05 s and has ended; open it again'
+            assert await stream.details() == text
+        assert rig.refused == {'idle': 5}
+        # who rests does nothing wrong
+        assert rig.log.lines == []
 
-    in_loop(scene)
+
+async def test_streams_of_one_address_leave_places_for_others():
+    async with policy_service_rig(max_callers=1) as rig:
+        channel = rig.channel()
+        kept = [rig.stream(channel) for _ in range(9)]
+        for stream in kept:
+            await stream.initial_metadata()
+        for _ in range(2):
+            refused = rig.stream(channel)
+            assert await code_of(refused) == 'RESOURCE_EXHAUSTED'
+            assert '9 calls of 127.0.0.1 run, 9 are allowed' in await refused.details()
+        assert rig.refused == {'max_calls_of_address': 2}
+        assert sum('allowed to one address' in line for line in rig.log.lines) == 1
+        await kept[0].done_writing()
+        assert await code_of(kept[0]) == 'OK'
+        assert (await rig.predict(channel, observation())).chunk_steps == 4
+
+
+async def test_a_stream_is_not_idle_while_its_observation_is_predicted():
+    async with policy_service_rig(idle_timeout_s=0.05) as rig:
+        rig.upstream.hold()
+        stream = rig.stream(rig.channel())
+        await stream.write(observation(step_index=3))
+        await soon(lambda: rig.upstream.requests)
+        other = rig.stream(rig.channel())
+        assert await code_of(other) == 'UNAVAILABLE'
+        rig.upstream.release()
+        assert Action.FromString(await stream.read()).step_index == 3
+        assert await code_of(stream) == 'UNAVAILABLE'
+        await soon(lambda: not rig.gateway.callers)
 
 
 async def nothing():
@@ -90,60 +79,50 @@ async def nothing():
 @pytest.mark.parametrize(
     'method', ['/rl.policy.v1.PolicyService/Predict', '/grpc.health.v1.Health/Check']
 )
-def test_a_call_without_a_message_ends(method, monkeypatch):
+async def test_a_call_without_a_message_ends(method, monkeypatch):
     monkeypatch.setattr(bounded, '_only_message', lambda m, call, _: ONLY_MESSAGE(m, call, 0.05))
-
-    async def scene():
-        async with policy_service_rig() as rig:
-            call = rig.channel().stream_unary(method)(nothing())
-            assert await code_of(call) == 'UNAVAILABLE'
-            assert 'no message of the call came within 0.05 s' in await call.details()
-            assert rig.counted == {'idle': 1}
-            empty = rig.channel().stream_unary(method)(iter(()))
-            assert await code_of(empty) == 'INVALID_ARGUMENT'
-
-    in_loop(scene)
+    async with policy_service_rig() as rig:
+        call = rig.channel().stream_unary(method)(nothing())
+        assert await code_of(call) == 'UNAVAILABLE'
+        assert 'no message of the call came within 0.05 s' in await call.details()
+        assert rig.refused == {'idle': 1}
+        empty = rig.channel().stream_unary(method)(iter(()))
+        assert await code_of(empty) == 'INVALID_ARGUMENT'
 
 
 ONLY_MESSAGE = bounded._only_message
 
 
-def test_a_robot_client_without_a_message_holds_no_place():
-    async def scene():
-        async with robot_client_rig(max_callers=1) as rig:
-            client = rig.client()
-            method = client.channel.stream_unary('/transport.AsyncInference/GetActions')
-            calls = [method(nothing()) for _ in range(9)]
-            codes = list(asyncio.as_completed([code_of(c) for c in calls]))
-            # 11 places, 8 of them for one address
-            assert await codes[0] == 'RESOURCE_EXHAUSTED'
-            assert rig.refused == {'max_calls_of_address': 1}
-            for call in calls:
-                call.cancel()
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
-                await asyncio.gather(*codes[1:])
-
-    in_loop(scene)
+async def test_a_robot_client_without_a_message_holds_no_place():
+    async with robot_client_rig(max_callers=1) as rig:
+        client = rig.client()
+        method = client.channel.stream_unary('/transport.AsyncInference/GetActions')
+        calls = [method(nothing()) for _ in range(9)]
+        codes = list(asyncio.as_completed([code_of(c) for c in calls]))
+        # 11 places, 8 of them for one address
+        assert await codes[0] == 'RESOURCE_EXHAUSTED'
+        assert rig.refused == {'max_calls_of_address': 1}
+        for call in calls:
+            call.cancel()
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+            await asyncio.gather(*codes[1:])
 
 
 WATCH, CHECK = (f'/grpc.health.v1.Health/{name}' for name in ('Watch', 'Check'))
 
 
-def test_watches_of_health_keep_out_neither_probes_nor_callers():
-    async def scene():
-        async with policy_service_rig(max_callers=1) as rig:
-            greedy, channel = rig.channel(), rig.channel()
-            watches = [greedy.unary_stream(WATCH)(b'') for _ in range(20)]
-            # of 8 places, 6 are for one address
-            await soon(lambda: rig.counted == {'gave_way': 14})
-            for _ in range(8):
-                assert await channel.unary_unary(CHECK)(b'') == SERVING
-            assert (await rig.predict(channel, observation())).chunk_steps == 4
-            assert rig.counted == {'gave_way': 15}
-            for each in watches:
-                each.cancel()
-
-    in_loop(scene)
+async def test_watches_of_health_keep_out_neither_probes_nor_callers():
+    async with policy_service_rig(max_callers=1) as rig:
+        greedy, channel = rig.channel(), rig.channel()
+        watches = [greedy.unary_stream(WATCH)(b'') for _ in range(20)]
+        # of 8 places, 6 are for one address
+        await soon(lambda: rig.refused == {'gave_way': 14})
+        for _ in range(8):
+            assert await channel.unary_unary(CHECK)(b'') == SERVING
+        assert (await rig.predict(channel, observation())).chunk_steps == 4
+        assert rig.refused == {'gave_way': 15}
+        for each in watches:
+            each.cancel()
 
 
 SERVING = HealthCheckResponse(status=HealthCheckResponse.SERVING).SerializeToString()
@@ -185,21 +164,18 @@ class CallsRig:
             assert call
             self.ended[name] = call.text
 
+    async def __aenter__(self) -> CallsRig:
+        return self
 
-def calls_scene(max_calls: int, scene: Callable[[CallsRig], Any]) -> None:
-    async def run():
-        rig = CallsRig(max_calls)
-        await scene(rig)
-        for task in rig.tasks:
+    async def __aexit__(self, *_: object) -> None:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*rig.tasks, return_exceptions=True)
-        assert len(rig.calls) == 0
-
-    in_loop(run)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        assert len(self.calls) == 0
 
 
-def test_one_address_leaves_places_for_others():
-    async def scene(rig):
+async def test_one_address_leaves_places_for_others():
+    async with CallsRig(8) as rig:
         for number in range(6):
             await rig.begin(f'greedy {number}', '10.0.0.1')
         with pytest.raises(PredictionError, match=r'6 calls of 10\.0\.0\.1 run, 6 are'):
@@ -211,11 +187,9 @@ def test_one_address_leaves_places_for_others():
         assert rig.refused == [('max_calls_of_address', '10.0.0.1'), ('max_calls', '10.0.0.4')]
         assert not rig.ended
 
-    calls_scene(8, scene)
 
-
-def test_where_all_places_of_an_address_are_taken_its_own_call_gives_way():
-    async def scene(rig):
+async def test_where_all_places_of_an_address_are_taken_its_own_call_gives_way():
+    async with CallsRig(5) as rig:
         await rig.begin('other', '10.0.0.2')
         for name in ('first', 'second', 'third'):
             await rig.begin(name, '10.0.0.1')
@@ -227,11 +201,9 @@ def test_where_all_places_of_an_address_are_taken_its_own_call_gives_way():
             'for 10 s; call again'
         }
 
-    calls_scene(5, scene)
 
-
-def test_where_all_places_are_taken_the_call_that_rests_longest_gives_way():
-    async def scene(rig):
+async def test_where_all_places_are_taken_the_call_that_rests_longest_gives_way():
+    async with CallsRig(4) as rig:
         await rig.begin('busy', '10.0.0.1', works=True)
         await rig.begin('first', '10.0.0.2')
         rig.now_s += GIVES_WAY_S / 2
@@ -246,5 +218,3 @@ def test_where_all_places_are_taken_the_call_that_rests_longest_gives_way():
         }
         with pytest.raises(PredictionError, match='4 calls run'):
             await rig.begin('newer', '10.0.0.4')
-
-    calls_scene(4, scene)

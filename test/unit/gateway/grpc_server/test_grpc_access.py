@@ -8,7 +8,6 @@ import socket
 
 import grpc
 import pytest
-from support.gateway.gateway_rig import in_loop
 from support.gateway.policy_service_rig import observation, policy_service_rig
 from support.gateway.robot_client_rig import robot_client_rig
 from support.gateway.tls import make_certificate
@@ -42,96 +41,76 @@ def tokens(tmp_path) -> str:
     return str(file)
 
 
-def test_a_robot_client_needs_its_token(tokens):
-    async def scene():
-        async with robot_client_rig(exposure('lerobot', tokens_file=tokens)) as rig:
-            for wrong, said in (('', 'no token'), ('x' * 20, 'a wrong token')):
-                client = rig.client(token=wrong)
-                for call in (client.call('Ready'), client.instruct(b''), client.actions_call()):
-                    code, text = await client.refused(call)
-                    assert code.name == 'UNAUTHENTICATED'
-                    assert said in text
-                    assert 'lerobot.tokens_file' in text
-            right = rig.client(token=TOKEN)
-            await right.start()
-            assert rig.refused == {'unauthorized': 6}
-            (caller,) = rig.door.service.clients._entries
-            assert caller.name == 'arm'
-
-    in_loop(scene)
+async def test_a_robot_client_needs_its_token(tokens):
+    async with robot_client_rig(exposure('lerobot', tokens_file=tokens)) as rig:
+        for wrong, said in (('', 'no token'), ('x' * 20, 'a wrong token')):
+            client = rig.client(token=wrong)
+            for call in (client.call('Ready'), client.instruct(b''), client.actions_call()):
+                code, text = await client.refused(call)
+                assert code.name == 'UNAUTHENTICATED'
+                assert said in text
+                assert 'lerobot.tokens_file' in text
+        right = rig.client(token=TOKEN)
+        await right.start()
+        assert rig.refused == {'unauthorized': 6}
+        (caller,) = rig.door.service.clients._entries
+        assert caller.name == 'arm'
 
 
-def test_policy_service_needs_its_token(tokens):
+async def test_policy_service_needs_its_token(tokens):
     bearer = (('authorization', f'Bearer {TOKEN}'), ('client-name', 'left'))
-
-    async def scene():
-        async with policy_service_rig(exposure('policy_service', tokens_file=tokens)) as rig:
-            channel = rig.channel()
-            assert (await rig.refused(rig.call(channel, observation())))[0] == 'UNAUTHENTICATED'
-            stream = rig.stream(channel)
-            # the refusal may be faster than the message
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await stream.write(observation())
-            assert (await stream.code()).name == 'UNAUTHENTICATED'
-            await rig.predict(channel, observation(), metadata=bearer)
-            who = rig.upstream.requests[0][0]
-            assert who.startswith('gateway/policy_service/arm/left@127.0.0.1:')
-
-    in_loop(scene)
+    async with policy_service_rig(exposure('policy_service', tokens_file=tokens)) as rig:
+        channel = rig.channel()
+        assert (await rig.refusal(rig.call(channel, observation())))[0] == 'UNAUTHENTICATED'
+        stream = rig.stream(channel)
+        # the refusal may be faster than the message
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await stream.write(observation())
+        assert (await stream.code()).name == 'UNAUTHENTICATED'
+        await rig.predict(channel, observation(), metadata=bearer)
+        who = rig.upstream.requests[0][0]
+        assert who.startswith('gateway/policy_service/arm/left@127.0.0.1:')
 
 
 @pytest.mark.parametrize('method', ['Predict', 'PredictStream', 'Describe'])
-def test_a_call_without_a_token_takes_no_place(tokens, method):
-    async def scene():
-        async with policy_service_rig(exposure('policy_service', tokens_file=tokens)) as rig:
-            # no message is awaited for the refusal
-            call = rig.channel().stream_stream(f'/{SERVICE}/{method}')()
-            assert (await call.code()).name == 'UNAUTHENTICATED'
-            assert rig.counted == {'unauthorized': 1}
-
-    in_loop(scene)
+async def test_a_call_without_a_token_takes_no_place(tokens, method):
+    async with policy_service_rig(exposure('policy_service', tokens_file=tokens)) as rig:
+        # no message is awaited for the refusal
+        call = rig.channel().stream_stream(f'/{SERVICE}/{method}')()
+        assert (await call.code()).name == 'UNAUTHENTICATED'
+        assert rig.refused == {'unauthorized': 1}
 
 
-def test_tls_is_required_where_it_is_set(tmp_path):
+async def test_tls_is_required_where_it_is_set(tmp_path):
     certificate, key = make_certificate(tmp_path)
     files = {'certificate_file': str(certificate), 'key_file': str(key)}
-
-    async def scene():
-        async with robot_client_rig(exposure('lerobot', **files)) as rig:
-            code, _ = await rig.client().refused(rig.client().call('Ready'))
-            assert code.name == 'UNAVAILABLE'
-            await rig.client(certificate=certificate.read_bytes()).start()
-        async with policy_service_rig(exposure('policy_service', **files)) as rig:
-            plain = rig.call(rig.channel(), observation())
-            assert (await rig.refused(plain))[0] == 'UNAVAILABLE'
-            assert not rig.upstream.opened
-            channel = rig.channel(certificate.read_bytes())
-            assert (await rig.predict(channel, observation())).chunk_steps == 4
-
-    in_loop(scene)
+    async with robot_client_rig(exposure('lerobot', **files)) as rig:
+        code, _ = await rig.client().refused(rig.client().call('Ready'))
+        assert code.name == 'UNAVAILABLE'
+        await rig.client(certificate=certificate.read_bytes()).start()
+    async with policy_service_rig(exposure('policy_service', **files)) as rig:
+        plain = rig.call(rig.channel(), observation())
+        assert (await rig.refusal(plain))[0] == 'UNAVAILABLE'
+        assert not rig.upstream.opened
+        channel = rig.channel(certificate.read_bytes())
+        assert (await rig.predict(channel, observation())).chunk_steps == 4
 
 
-def test_a_port_in_use_is_refused_with_the_remedy():
-    async def scene():
-        with socket.create_server(('127.0.0.1', 0)) as other:
-            port = other.getsockname()[1]
-            with pytest.raises(UserError, match=f'port {port}: the port is in use.*lerobot.port'):
-                async with robot_client_rig(Exposure('lerobot', port=port)):
-                    pass
-
-    in_loop(scene)
+async def test_a_port_in_use_is_refused_with_the_remedy():
+    with socket.create_server(('127.0.0.1', 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=f'port {port}: the port is in use.*lerobot.port'):
+            async with robot_client_rig(Exposure('lerobot', port=port)):
+                pass
 
 
-def test_a_door_can_be_stopped_twice_and_gives_its_address():
-    async def scene():
-        async with robot_client_rig() as rig:
-            host, port = rig.door.address.split(':')
-            assert host == '127.0.0.1'
-            assert int(port) > 0
-            await rig.door.stop()
-            await rig.door.stop()
-
-    in_loop(scene)
+async def test_a_door_can_be_stopped_twice_and_gives_its_address():
+    async with robot_client_rig() as rig:
+        host, port = rig.door.address.split(':')
+        assert host == '127.0.0.1'
+        assert int(port) > 0
+        await rig.door.stop()
+        await rig.door.stop()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 import pytest
 from support.gateway.certificates import certificate_files
-from support.gateway.gateway_rig import CAMERA, in_loop, until
+from support.gateway.gateway_rig import CAMERA, until
 from support.gateway.http_rig import base64_of, body, HEIGHT, HttpRig, WIDTH
 
 from lerobot_serve.access import connections
@@ -45,12 +45,9 @@ def http_test(**options):
     def decorate(test):
         takes_patch = 'monkeypatch' in inspect.signature(test).parameters
 
-        def run(monkeypatch):
-            async def in_rig():
-                async with HttpRig(**options).running() as rig:
-                    await (test(rig, monkeypatch) if takes_patch else test(rig))
-
-            in_loop(in_rig)
+        async def run(monkeypatch):
+            async with HttpRig(**options).running() as rig:
+                await (test(rig, monkeypatch) if takes_patch else test(rig))
 
         run.__name__ = test.__name__
         return run
@@ -160,15 +157,12 @@ async def test_a_wrong_field_says_what_was_given_and_what_is_allowed(rig):
         (Status.TOO_LATE, 504, None),
     ],
 )
-def test_each_error_has_its_status(status, expected, retry):
-    @http_test()
-    async def run(rig):
+async def test_each_error_has_its_status(status, expected, retry):
+    async with HttpRig().running() as rig:
         rig.upstream.fail_with = PredictionError(status, 'why', 2.5 if retry else 0.0)
         reply = await rig.act(body())
         assert (reply.status, reply.headers.get('Retry-After')) == (expected, retry)
         assert reply.error['status'] == status and reply.error['text'] == 'why'
-
-    run(None)
 
 
 @http_test(exposure=WITH_TOKENS)
@@ -320,14 +314,11 @@ async def test_connections_without_a_token_give_way_first(rig):
 
 
 @pytest.mark.parametrize('path', ['/', '/health', '/config', '/nothing'])
-def test_a_connection_without_a_token_ends_with_its_reply(path):
-    @http_test(exposure=WITH_TOKENS)
-    async def run(rig):
-        async with kept_connection(rig) as (reader, writer):
-            writer.write(f'GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n'.encode())
-            assert b'Connection: close' in await reader.read()
-
-    run(None)
+async def test_a_connection_without_a_token_ends_with_its_reply(path):
+    rigs = HttpRig(exposure=WITH_TOKENS).running()
+    async with rigs as rig, kept_connection(rig) as (reader, writer):
+        writer.write(f'GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n'.encode())
+        assert b'Connection: close' in await reader.read()
 
 
 @contextlib.asynccontextmanager
@@ -454,13 +445,12 @@ async def test_large_pictures_in_a_small_body_are_decoded_beside_the_loop(rig, m
         threads.clear()
 
 
-def test_tls(tmp_path):
+async def test_tls(tmp_path):
     authority, certificate, key = certificate_files(tmp_path)
     given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
     exposure = open_exposure('http', given | {'certificate_file': certificate, 'key_file': key})
 
-    @http_test(exposure={'tls': exposure.tls})
-    async def run(rig):
+    async with HttpRig(exposure={'tls': exposure.tls}).running() as rig:
         assert rig.door.address.startswith('https://')
         context = ssl.create_default_context(cafile=authority)
         assert (await rig.act(body(), ssl=context)).status == 200
@@ -468,15 +458,10 @@ def test_tls(tmp_path):
         with pytest.raises(aiohttp.ClientError):
             await rig.session.get(plain)
 
-    run(None)
 
-
-def test_make_door_takes_the_parameters_of_the_door():
-    @http_test()
-    async def run(rig):
+async def test_make_door_takes_the_parameters_of_the_door():
+    async with HttpRig().running() as rig:
         given = {'port': 0, 'host': '127.0.0.1', 'max_message_mb': 4, 'mapping': ''}
         door = make_door(rig.gateway, rig.door._exposure, given)
         assert door._settings.max_message_bytes == 4_000_000
         await door.stop()
-
-    run(None)

@@ -9,7 +9,6 @@ import threading
 
 import numpy as np
 import pytest
-from support.gateway.gateway_rig import in_loop
 from support.gateway.robot_client_rig import (
     instructions,
     JOINTS,
@@ -60,16 +59,13 @@ async def refusal(rig, asked=None, **changes) -> tuple[str, str]:
         ),
     ],
 )  # fmt: skip
-def test_instructions_that_do_not_fit_are_refused(changes, texts):
-    async def scene():
-        async with robot_client_rig() as rig:
-            code, text = await refusal(rig, **changes)
-            assert code == 'INVALID_ARGUMENT'
-            assert not [each for each in texts if each not in text], text
-            assert rig.refused == {'invalid': 1}
-            assert not rig.upstream.opened
-
-    in_loop(scene)
+async def test_instructions_that_do_not_fit_are_refused(changes, texts):
+    async with robot_client_rig() as rig:
+        code, text = await refusal(rig, **changes)
+        assert code == 'INVALID_ARGUMENT'
+        assert not [each for each in texts if each not in text], text
+        assert rig.refused == {'invalid': 1}
+        assert not rig.upstream.opened
 
 
 @pytest.mark.parametrize(
@@ -89,76 +85,60 @@ def test_instructions_that_do_not_fit_are_refused(changes, texts):
         ('', 'fake', False),
     ],
 )
-def test_the_policy_of_a_client_is_compared_and_never_loaded(asked, policy, accepted):
-    async def scene():
-        async with robot_client_rig() as rig:
-            rig.upstream.contract = replace(rig.upstream.contract, policy=policy)
-            wanted = instructions(pretrained_name_or_path=asked)
-            if accepted:
-                await rig.started(wanted)
-            else:
-                assert (await refusal(rig, wanted))[0] == 'INVALID_ARGUMENT'
-
-    in_loop(scene)
+async def test_the_policy_of_a_client_is_compared_and_never_loaded(asked, policy, accepted):
+    async with robot_client_rig() as rig:
+        rig.upstream.contract = replace(rig.upstream.contract, policy=policy)
+        wanted = instructions(pretrained_name_or_path=asked)
+        if accepted:
+            await rig.started(wanted)
+        else:
+            assert (await refusal(rig, wanted))[0] == 'INVALID_ARGUMENT'
 
 
 @pytest.mark.parametrize(
     ('policy', 'served', 'name'),
     [('v1|v2', 'v1 or v2 is served', 'v1'), ('reach|reach', 'reach is served', 'reach')],
 )
-def test_the_refusal_has_a_name_that_can_be_given(policy, served, name):
-    async def scene():
-        async with robot_client_rig() as rig:
-            rig.upstream.contract = replace(rig.upstream.contract, policy=policy)
-            _, text = await refusal(rig, instructions(pretrained_name_or_path='other'))
-            assert f', and {served};' in text
-            assert f'--pretrained_name_or_path={name},' in text
-
-    in_loop(scene)
+async def test_the_refusal_has_a_name_that_can_be_given(policy, served, name):
+    async with robot_client_rig() as rig:
+        rig.upstream.contract = replace(rig.upstream.contract, policy=policy)
+        _, text = await refusal(rig, instructions(pretrained_name_or_path='other'))
+        assert f', and {served};' in text
+        assert f'--pretrained_name_or_path={name},' in text
 
 
 @pytest.mark.parametrize('names', [('*',), ('other', 'user/mine')])
-def test_the_operator_may_accept_other_names_of_the_policy(names):
-    async def scene():
-        async with robot_client_rig(policy_names=names) as rig:
-            await rig.started(instructions(pretrained_name_or_path='user/mine'))
-
-    in_loop(scene)
+async def test_the_operator_may_accept_other_names_of_the_policy(names):
+    async with robot_client_rig(policy_names=names) as rig:
+        await rig.started(instructions(pretrained_name_or_path='user/mine'))
 
 
-def test_a_confirmed_order_leaves_the_columns_as_they_are():
-    async def scene():
-        async with robot_client_rig(action_order_confirmed=True) as rig:
-            named = features(SWAPPED, {'front': SHAPE})
-            client = await rig.started(instructions(lerobot_features=named))
-            values = {JOINTS[0]: 1.0, JOINTS[1]: 2.0, JOINTS[2]: 3.0}
-            await client.send(observation(**values))
-            # by name into the order of the policy; the fake policy answers with its state
-            assert (await client.actions())[0].action.tolist() == [1.0, 2.0, 3.0]
-
-    in_loop(scene)
+async def test_a_confirmed_order_leaves_the_columns_as_they_are():
+    async with robot_client_rig(action_order_confirmed=True) as rig:
+        named = features(SWAPPED, {'front': SHAPE})
+        client = await rig.started(instructions(lerobot_features=named))
+        values = {JOINTS[0]: 1.0, JOINTS[1]: 2.0, JOINTS[2]: 3.0}
+        await client.send(observation(**values))
+        # by name into the order of the policy; the fake policy answers with its state
+        assert (await client.actions())[0].action.tolist() == [1.0, 2.0, 3.0]
 
 
-def test_a_mapping_names_joints_cameras_and_actions():
+async def test_a_mapping_names_joints_cameras_and_actions():
     theirs = ('pan', 'lift', 'grip')
     mapping = NameMapping(
         cameras={'top': 'observation.images.front', 'depth': ''},
         state=('lift', 'pan', 'grip'),
         actions={'pan': (JOINTS[1],), 'lift': (JOINTS[0],), 'grip': (JOINTS[2],)},
     )
-
-    async def scene():
-        async with robot_client_rig(mapping=mapping) as rig:
-            named = features(theirs, {'top': SHAPE, 'depth': (4, 4, 1)})
-            client = await rig.started(instructions(lerobot_features=named))
-            values = dict(zip(theirs, (1.0, 2.0, 3.0), strict=True))
-            frames = {'top': np.zeros(SHAPE, np.uint8), 'depth': np.zeros((4, 4, 1), np.uint16)}
-            await client.send(observation(**values, **frames))
-            actions = await client.actions()
-            assert rig.upstream.requests[0][1].state.tolist() == [2.0, 1.0, 3.0]
-            assert actions[0].action.tolist() == [1.0, 2.0, 3.0]
-
-    in_loop(scene)
+    async with robot_client_rig(mapping=mapping) as rig:
+        named = features(theirs, {'top': SHAPE, 'depth': (4, 4, 1)})
+        client = await rig.started(instructions(lerobot_features=named))
+        values = dict(zip(theirs, (1.0, 2.0, 3.0), strict=True))
+        frames = {'top': np.zeros(SHAPE, np.uint8), 'depth': np.zeros((4, 4, 1), np.uint16)}
+        await client.send(observation(**values, **frames))
+        actions = await client.actions()
+        assert rig.upstream.requests[0][1].state.tolist() == [2.0, 1.0, 3.0]
+        assert actions[0].action.tolist() == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -173,45 +153,36 @@ def test_a_mapping_names_joints_cameras_and_actions():
         ({'task': 'x' * 5000}, 'LongText'),
     ],
 )
-def test_an_observation_that_does_not_fit_is_refused(values, text):
-    async def scene():
-        async with robot_client_rig() as rig:
-            client = await rig.started()
-            code, said = await client.refused(client.send(observation(**values)))
-            assert code.name == 'INVALID_ARGUMENT'
-            assert text in said
-            await client.send(observation())
-            assert await client.actions()
-
-    in_loop(scene)
+async def test_an_observation_that_does_not_fit_is_refused(values, text):
+    async with robot_client_rig() as rig:
+        client = await rig.started()
+        code, said = await client.refused(client.send(observation(**values)))
+        assert code.name == 'INVALID_ARGUMENT'
+        assert text in said
+        await client.send(observation())
+        assert await client.actions()
 
 
-def test_a_missing_joint_is_named():
-    async def scene():
-        async with robot_client_rig() as rig:
-            client = await rig.started()
-            seen = observation()
-            del seen.observation[JOINTS[1]]
-            code, said = await client.refused(client.send(seen))
-            assert code.name == 'INVALID_ARGUMENT'
-            assert 'lacks joint_2.pos' in said
-
-    in_loop(scene)
+async def test_a_missing_joint_is_named():
+    async with robot_client_rig() as rig:
+        client = await rig.started()
+        seen = observation()
+        del seen.observation[JOINTS[1]]
+        code, said = await client.refused(client.send(seen))
+        assert code.name == 'INVALID_ARGUMENT'
+        assert 'lacks joint_2.pos' in said
 
 
-def test_exploits_are_refused_and_the_client_goes_on():
-    async def scene():
-        async with robot_client_rig() as rig:
-            client = await rig.started()
-            names = ('os.system by lines', 'builtins.eval by stack inside', 'ndarray of 10^11')
-            for data in map(all_exploits().get, names):
-                code, text = await client.refused(client.send_pieces(pieces(data)))
-                assert (code.name, text[:22]) == ('INVALID_ARGUMENT', 'the pickle is refused:')
-                assert (await client.refused(client.instruct(data)))[0].name == 'INVALID_ARGUMENT'
-            await client.send(observation())
-            assert await client.actions()
-
-    in_loop(scene)
+async def test_exploits_are_refused_and_the_client_goes_on():
+    async with robot_client_rig() as rig:
+        client = await rig.started()
+        names = ('os.system by lines', 'builtins.eval by stack inside', 'ndarray of 10^11')
+        for data in map(all_exploits().get, names):
+            code, text = await client.refused(client.send_pieces(pieces(data)))
+            assert (code.name, text[:22]) == ('INVALID_ARGUMENT', 'the pickle is refused:')
+            assert (await client.refused(client.instruct(data)))[0].name == 'INVALID_ARGUMENT'
+        await client.send(observation())
+        assert await client.actions()
 
 
 @pytest.mark.parametrize(
@@ -230,132 +201,108 @@ def test_exploits_are_refused_and_the_client_goes_on():
          'more than 100000 bytes'),
     ],
 )  # fmt: skip
-def test_pieces_that_are_no_observation_are_refused(messages, text):
-    async def scene():
-        async with robot_client_rig(max_observation_bytes=100_000) as rig:
-            client = await rig.started()
-            code, said = await client.refused(client.send_pieces(messages))
+async def test_pieces_that_are_no_observation_are_refused(messages, text):
+    async with robot_client_rig(max_observation_bytes=100_000) as rig:
+        client = await rig.started()
+        code, said = await client.refused(client.send_pieces(messages))
+        assert code.name == 'INVALID_ARGUMENT'
+        assert text in said
+
+
+async def test_unknown_fields_are_skipped_as_protobuf_does():
+    async with robot_client_rig() as rig:
+        client = await rig.started()
+        (whole,) = pieces(pickled(observation()))
+        later = b'\x18\x05' + message(4, b'new') + b'\x2d0123' + b'\x3101234567'
+        await client.send_pieces([later + whole + later])
+        assert await client.actions()
+
+
+async def test_an_observation_that_stops_on_the_way_is_ended_and_others_are_served():
+    async with robot_client_rig(observation_limit_s=0.2) as rig:
+        slow, other = await rig.started(), await rig.started()
+        ended = asyncio.Event()
+
+        async def begin_only():
+            yield piece(TransferState.BEGIN, b'x')
+            await ended.wait()
+
+        stopped = slow.send_pieces(begin_only())
+        await other.send(observation())
+        assert await other.actions()
+        code, text = await slow.refused(stopped)
+        ended.set()
+        assert code.name == 'INVALID_ARGUMENT'
+        assert 'not complete within 0.2 s' in text
+        await slow.send(observation())
+        assert await slow.actions()
+
+
+async def test_one_client_sends_one_observation_at_a_time():
+    async with robot_client_rig() as rig:
+        client = await rig.started()
+        ended = asyncio.Event()
+
+        async def begin_only():
+            yield piece(TransferState.BEGIN, b'x')
+            await ended.wait()
+
+        first = client.send_pieces(begin_only())
+        entry = next(iter(rig.door.service.clients._entries.values()))
+        await soon(lambda: entry.client.is_receiving)
+        code, text = await client.refused(client.send(observation()))
+        assert code.name == 'RESOURCE_EXHAUSTED'
+        assert 'another observation' in text
+        first.cancel()
+        ended.set()
+        await soon(lambda: not entry.client.is_receiving)
+        await client.send(observation())
+
+
+async def test_a_connection_without_instructions_is_refused():
+    async with robot_client_rig() as rig:
+        client = rig.client()
+        for work in (client.send(observation()), client.actions_call()):
+            code, text = await client.refused(work)
             assert code.name == 'INVALID_ARGUMENT'
-            assert text in said
-
-    in_loop(scene)
+            assert 'restart the robot client' in text
 
 
-def test_unknown_fields_are_skipped_as_protobuf_does():
-    async def scene():
-        async with robot_client_rig() as rig:
-            client = await rig.started()
-            (whole,) = pieces(pickled(observation()))
-            later = b'\x18\x05' + message(4, b'new') + b'\x2d0123' + b'\x3101234567'
-            await client.send_pieces([later + whole + later])
-            assert await client.actions()
-
-    in_loop(scene)
-
-
-def test_an_observation_that_stops_on_the_way_is_ended_and_others_are_served():
-    async def scene():
-        async with robot_client_rig(observation_limit_s=0.2) as rig:
-            slow, other = await rig.started(), await rig.started()
-            ended = asyncio.Event()
-
-            async def begin_only():
-                yield piece(TransferState.BEGIN, b'x')
-                await ended.wait()
-
-            stopped = slow.send_pieces(begin_only())
-            await other.send(observation())
-            assert await other.actions()
-            code, text = await slow.refused(stopped)
-            ended.set()
-            assert code.name == 'INVALID_ARGUMENT'
-            assert 'not complete within 0.2 s' in text
-            await slow.send(observation())
-            assert await slow.actions()
-
-    in_loop(scene)
+async def test_who_is_refused_and_why_is_logged_once():
+    async with robot_client_rig() as rig:
+        for _ in range(3):
+            await refusal(rig, pretrained_name_or_path='a/b')
+        (line,) = (line for line in rig.log.lines if 'is refused' in line)
+        assert line.startswith('robot client at 127.0.0.1:')
+        assert "(invalid): the client asks for the policy 'a/b'" in line
+        assert rig.refused == {'invalid': 3}
+        # what came since is one line
+        rig.now_s += 10.0
+        await rig.gateway.close_idle()
+        assert rig.log.lines[-1].endswith('(2 times in 10 s)')
 
 
-def test_one_client_sends_one_observation_at_a_time():
-    async def scene():
-        async with robot_client_rig() as rig:
-            client = await rig.started()
-            ended = asyncio.Event()
-
-            async def begin_only():
-                yield piece(TransferState.BEGIN, b'x')
-                await ended.wait()
-
-            first = client.send_pieces(begin_only())
-            entry = next(iter(rig.door.service.clients._entries.values()))
-            await soon(lambda: entry.client.is_receiving)
-            code, text = await client.refused(client.send(observation()))
-            assert code.name == 'RESOURCE_EXHAUSTED'
-            assert 'another observation' in text
-            first.cancel()
-            ended.set()
-            await soon(lambda: not entry.client.is_receiving)
-            await client.send(observation())
-
-    in_loop(scene)
+async def test_more_clients_than_allowed_are_refused_until_one_has_left():
+    async with robot_client_rig(max_callers=1) as rig:
+        await rig.started()
+        assert await refusal(rig) == (
+            'RESOURCE_EXHAUSTED',
+            '1 robot clients are connected, max_callers is 1; retry when one has left, or '
+            'raise max_callers',
+        )
+        rig.now_s += 31.0
+        newcomer = await rig.started()
+        await newcomer.send(observation())
+        assert await newcomer.actions()
+        assert len(rig.door.service.clients) == 1
 
 
-def test_a_connection_without_instructions_is_refused():
-    async def scene():
-        async with robot_client_rig() as rig:
-            client = rig.client()
-            for work in (client.send(observation()), client.actions_call()):
-                code, text = await client.refused(work)
-                assert code.name == 'INVALID_ARGUMENT'
-                assert 'restart the robot client' in text
-
-    in_loop(scene)
-
-
-def test_who_is_refused_and_why_is_logged_once():
-    async def scene():
-        async with robot_client_rig() as rig:
-            for _ in range(3):
-                await refusal(rig, pretrained_name_or_path='a/b')
-            (line,) = (line for line in rig.log.lines if 'is refused' in line)
-            assert line.startswith('robot client at 127.0.0.1:')
-            assert "(invalid): the client asks for the policy 'a/b'" in line
-            assert rig.refused == {'invalid': 3}
-            # what came since is one line
-            rig.now_s += 10.0
-            await rig.gateway.close_idle()
-            assert rig.log.lines[-1].endswith('(2 times in 10 s)')
-
-    in_loop(scene)
-
-
-def test_more_clients_than_allowed_are_refused_until_one_has_left():
-    async def scene():
-        async with robot_client_rig(max_callers=1) as rig:
-            await rig.started()
-            assert await refusal(rig) == (
-                'RESOURCE_EXHAUSTED',
-                '1 robot clients are connected, max_callers is 1; retry when one has left, or '
-                'raise max_callers',
-            )
-            rig.now_s += 31.0
-            newcomer = await rig.started()
-            await newcomer.send(observation())
-            assert await newcomer.actions()
-            assert len(rig.door.service.clients) == 1
-
-    in_loop(scene)
-
-
-def test_without_a_server_a_client_is_asked_to_retry():
-    async def scene():
-        async with robot_client_rig() as rig:
-            rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no router', 1.0)
-            client = rig.client()
-            code, text = await client.refused(client.call('Ready'))
-            assert (code.name, text) == ('UNAVAILABLE', 'no router')
-
-    in_loop(scene)
+async def test_without_a_server_a_client_is_asked_to_retry():
+    async with robot_client_rig() as rig:
+        rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no router', 1.0)
+        client = rig.client()
+        code, text = await client.refused(client.call('Ready'))
+        assert (code.name, text) == ('UNAVAILABLE', 'no router')
 
 
 def test_the_service_is_in_no_protobuf_pool():
@@ -368,10 +315,7 @@ def test_the_service_is_in_no_protobuf_pool():
         pool.FindFileByName(file)
 
 
-def test_a_policy_without_names_is_refused_to_a_client_with_names():
-    async def scene():
-        async with robot_client_rig() as rig:
-            rig.upstream.contract = PolicyContract('fake', 'fake@1', (), (), {}, 4, 30.0)
-            assert 'no state joint_1.pos' in (await refusal(rig))[1]
-
-    in_loop(scene)
+async def test_a_policy_without_names_is_refused_to_a_client_with_names():
+    async with robot_client_rig() as rig:
+        rig.upstream.contract = PolicyContract('fake', 'fake@1', (), (), {}, 4, 30.0)
+        assert 'no state joint_1.pos' in (await refusal(rig))[1]

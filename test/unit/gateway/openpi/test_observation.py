@@ -12,7 +12,7 @@ from support.gateway.openpi_messages import aloha, ALOHA_CAMERAS, droid, libero,
 from lerobot_serve.errors import UserError
 from lerobot_serve.files.load import load
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.openpi.episodes import Episodes
+from lerobot_serve.gateway.openpi.conversation import Episodes
 from lerobot_serve.gateway.openpi.mapping_file import (
     ObservationMapping,
     OpenpiMappingFile,

@@ -12,7 +12,7 @@ import aiohttp
 import numpy as np
 import pytest
 from support.gateway.certificates import certificate_files
-from support.gateway.gateway_rig import CAMERA, in_loop, until
+from support.gateway.gateway_rig import CAMERA, until
 from support.gateway.openpi_messages import packed, unpacked
 from support.gateway.openpi_rig import MAPPING, observation, OpenpiRig
 from support.gateway.peers import packages_of
@@ -25,7 +25,6 @@ from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.episode_names import scoped_name
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
-from lerobot_serve.gateway.openpi.door import make_door
 from lerobot_serve.gateway.openpi.frames import Opcode
 
 TOKEN = 'a-token-of-kim-for-tests'
@@ -36,12 +35,9 @@ def openpi_test(**options):
     """Run an async test with a running door; `options` are those of OpenpiRig."""
 
     def decorate(test):
-        def run(tmp_path):
-            async def body():
-                async with OpenpiRig(tmp_path, **options).running() as rig:
-                    await test(rig)
-
-            in_loop(body)
+        async def run(tmp_path):
+            async with OpenpiRig(tmp_path, **options).running() as rig:
+                await test(rig)
 
         run.__name__ = test.__name__
         return run
@@ -492,43 +488,24 @@ async def test_a_reply_in_work_is_sent_before_the_end(rig):
         await stopping
 
 
-def test_tls(tmp_path):
+async def test_tls(tmp_path):
     authority, certificate, key = certificate_files(tmp_path)
-
-    async def body():
-        given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
-        exposure = open_exposure(
-            'openpi', given | {'certificate_file': certificate, 'key_file': key}
-        )
-        rig = OpenpiRig(tmp_path, {'tls': exposure.tls})
-        async with rig.running():
-            assert rig.door.address.startswith('wss://')
-            async with rig.client(ssl=ssl.create_default_context(cafile=authority)) as client:
-                assert 'actions' in await client.infer(observation())
-            plain = rig.door.address.replace('wss', 'ws')
-            async with aiohttp.ClientSession() as session:
-                with pytest.raises(aiohttp.ClientError):
-                    await session.ws_connect(plain)
-
-    in_loop(body)
+    given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
+    exposure = open_exposure('openpi', given | {'certificate_file': certificate, 'key_file': key})
+    rig = OpenpiRig(tmp_path, {'tls': exposure.tls})
+    async with rig.running():
+        assert rig.door.address.startswith('wss://')
+        async with rig.client(ssl=ssl.create_default_context(cafile=authority)) as client:
+            assert 'actions' in await client.infer(observation())
+        plain = rig.door.address.replace('wss', 'ws')
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(aiohttp.ClientError):
+                await session.ws_connect(plain)
 
 
-def test_a_port_in_use_is_named(tmp_path):
-    async def body():
-        async with OpenpiRig(tmp_path).running() as rig:
-            other = OpenpiRig(tmp_path, {'port': rig.host_and_port[1]})
-            with pytest.raises(UserError, match=r'openpi\.port'):
-                await other.door.start()
-            await other.door.stop()
-
-    in_loop(body)
-
-
-def test_settings_are_checked(tmp_path):
-    async def body():
-        rig = OpenpiRig(tmp_path)
-        for name, value in (('ping_interval_s', 0.0), ('max_message_mb', 0.0)):
-            with pytest.raises(UserError, match=name):
-                make_door(rig.gateway, rig.door._exposure, {name: value})
-
-    in_loop(body)
+async def test_a_port_in_use_is_named(tmp_path):
+    async with OpenpiRig(tmp_path).running() as rig:
+        other = OpenpiRig(tmp_path, {'port': rig.host_and_port[1]})
+        with pytest.raises(UserError, match=r'openpi\.port'):
+            await other.door.start()
+        await other.door.stop()

@@ -9,7 +9,6 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import pytest
-from support.gateway.gateway_rig import in_loop
 from support.gateway.policy_service_rig import policy_service_rig
 from support.gateway.robot_client_rig import soon
 from support.paths import REPOSITORY
@@ -100,46 +99,39 @@ def test_protoc_agrees(tmp_path):
 
 
 @pytest.mark.usefixtures('grpc_thread')
-def test_reflection_lists_the_service_and_its_file():
-    async def scene():
-        async with policy_service_rig() as rig:
-            stub = reflection_pb2_grpc.ServerReflectionStub(rig.channel())
-            asked = reflection_pb2.ServerReflectionRequest
-            call = stub.ServerReflectionInfo(
-                iter([asked(list_services=''), asked(file_containing_symbol=SERVICE)])
-            )
-            listed, file = [answer async for answer in call]
-            names = {each.name for each in listed.list_services_response.service}
-            assert names >= {SERVICE, 'grpc.health.v1.Health'}
-            (data,) = file.file_descriptor_response.file_descriptor_proto
-            got = FileDescriptorProto.FromString(data)
-            assert {message.name for message in got.message_type} == set(MESSAGES)
-
-    in_loop(scene)
+async def test_reflection_lists_the_service_and_its_file():
+    async with policy_service_rig() as rig:
+        stub = reflection_pb2_grpc.ServerReflectionStub(rig.channel())
+        asked = reflection_pb2.ServerReflectionRequest
+        call = stub.ServerReflectionInfo(
+            iter([asked(list_services=''), asked(file_containing_symbol=SERVICE)])
+        )
+        listed, file = [answer async for answer in call]
+        names = {each.name for each in listed.list_services_response.service}
+        assert names >= {SERVICE, 'grpc.health.v1.Health'}
+        (data,) = file.file_descriptor_response.file_descriptor_proto
+        got = FileDescriptorProto.FromString(data)
+        assert {message.name for message in got.message_type} == set(MESSAGES)
 
 
 @pytest.mark.usefixtures('grpc_thread')
-def test_health_follows_the_policy(monkeypatch):
+async def test_health_follows_the_policy(monkeypatch):
     monkeypatch.setattr(health, 'PERIOD_S', 0.01)
     answers = health_pb2.HealthCheckResponse
+    async with policy_service_rig() as rig:
+        rig.door._health._period_s = 0.01
+        stub = health_pb2_grpc.HealthStub(rig.channel())
 
-    async def scene():
-        async with policy_service_rig() as rig:
-            rig.door._health._period_s = 0.01
-            stub = health_pb2_grpc.HealthStub(rig.channel())
+        async def status(service: str) -> int:
+            answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+            return answer.status
 
-            async def status(service: str) -> int:
-                answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
-                return answer.status
-
-            assert [await status(each) for each in ('', SERVICE)] == [answers.SERVING] * 2
-            watch = stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
-            assert (await watch.read()).status == answers.SERVING
-            rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no router')
-            assert (await watch.read()).status == answers.NOT_SERVING
-            rig.upstream.fail_with = None
-            assert (await watch.read()).status == answers.SERVING
-            watch.cancel()
-            await soon(watch.done)
-
-    in_loop(scene)
+        assert [await status(each) for each in ('', SERVICE)] == [answers.SERVING] * 2
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert (await watch.read()).status == answers.SERVING
+        rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no router')
+        assert (await watch.read()).status == answers.NOT_SERVING
+        rig.upstream.fail_with = None
+        assert (await watch.read()).status == answers.SERVING
+        watch.cancel()
+        await soon(watch.done)

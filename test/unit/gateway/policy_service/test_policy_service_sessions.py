@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from support.gateway.gateway_rig import CAMERA, in_loop
+from support.gateway.gateway_rig import CAMERA
 from support.gateway.policy_service_rig import observation, policy_service_rig
 from support.gateway.robot_client_rig import soon
 
@@ -44,101 +44,83 @@ async def reply(stream) -> Action:
     return Action.FromString(await stream.read())
 
 
-def test_describe_says_what_is_served_and_opens_nothing():
-    async def scene():
-        async with policy_service_rig() as rig:
-            method = rig.channel().unary_unary(f'/{SERVICE}/Describe')
-            policy = Policy.FromString(await method(b''))
-            assert (policy.id, policy.fingerprint) == ('fake', 'fake@0123456789ab')
-            assert (tuple(policy.state_names), tuple(policy.action_names)) == (NAMES, NAMES)
-            (camera,) = policy.cameras
-            assert (camera.name, camera.height, camera.width) == (CAMERA, 48, 64)
-            assert (policy.chunk_steps, policy.control_hz) == (4, 30.0)
-            assert (policy.observation_steps, policy.client_id) == (1, '')
-            assert not rig.gateway.callers
-            rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no router')
-            assert await rig.refused(method(b'')) == ('UNAVAILABLE', 'no router')
-
-    in_loop(scene)
+async def test_describe_says_what_is_served_and_opens_nothing():
+    async with policy_service_rig() as rig:
+        method = rig.channel().unary_unary(f'/{SERVICE}/Describe')
+        policy = Policy.FromString(await method(b''))
+        assert (policy.id, policy.fingerprint) == ('fake', 'fake@0123456789ab')
+        assert (tuple(policy.state_names), tuple(policy.action_names)) == (NAMES, NAMES)
+        (camera,) = policy.cameras
+        assert (camera.name, camera.height, camera.width) == (CAMERA, 48, 64)
+        assert (policy.chunk_steps, policy.control_hz) == (4, 30.0)
+        assert (policy.observation_steps, policy.client_id) == (1, '')
+        assert not rig.gateway.callers
+        rig.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no router')
+        assert await rig.refusal(method(b'')) == ('UNAVAILABLE', 'no router')
 
 
-def test_a_stream_opens_its_session_on_its_terms():
-    async def scene():
-        async with policy_service_rig() as rig:
-            stream = rig.stream(rig.channel())
-            tags = [Tag(key='run', value='7')]
-            await stream.write(opening(task='tidy', policy='fake', tags=tags))
-            action = await reply(stream)
-            assert (action.status, action.step_index, len(action.chunk)) == (0, 3, 0)
-            (caller,) = rig.gateway.callers
-            assert action.policy.client_id == caller.client_id
-            assert action.policy.fingerprint == action.model_version == 'fake@0123456789ab'
-            (terms,) = rig.upstream.terms
-            assert (terms.task, terms.policy, terms.fps) == ('tidy', 'fake', 15.0)
-            assert terms.tags == (('run', '7'),)
-            assert not rig.upstream.requests
-            await stream.write(observation(step_index=4))
-            action = await reply(stream)
-            assert (action.step_index, action.processing_ms, action.superseded) == (4, 0.5, 2)
-
-    in_loop(scene)
+async def test_a_stream_opens_its_session_on_its_terms():
+    async with policy_service_rig() as rig:
+        stream = rig.stream(rig.channel())
+        tags = [Tag(key='run', value='7')]
+        await stream.write(opening(task='tidy', policy='fake', tags=tags))
+        action = await reply(stream)
+        assert (action.status, action.step_index, len(action.chunk)) == (0, 3, 0)
+        (caller,) = rig.gateway.callers
+        assert action.policy.client_id == caller.client_id
+        assert action.policy.fingerprint == action.model_version == 'fake@0123456789ab'
+        (terms,) = rig.upstream.terms
+        assert (terms.task, terms.policy, terms.fps) == ('tidy', 'fake', 15.0)
+        assert terms.tags == (('run', '7'),)
+        assert not rig.upstream.requests
+        await stream.write(observation(step_index=4))
+        action = await reply(stream)
+        assert (action.step_index, action.processing_ms, action.superseded) == (4, 0.5, 2)
 
 
-def test_a_refused_session_has_the_code_of_the_server_and_the_stream_goes_on():
-    async def scene():
-        async with policy_service_rig() as rig:
-            stream = rig.stream(rig.channel())
-            await stream.write(opening(action_names=NAMES[::-1]))
-            action = await reply(stream)
-            assert action.status == STATUS['INVALID']
-            assert action.refusal == Refusal.ACTION_NAMES
-            assert 'order differ' in action.text and not action.HasField('policy')
-            assert not rig.gateway.callers
-            # nor does an observation of this stream get a session on other terms
-            await stream.write(observation())
-            assert (await reply(stream)).refusal == Refusal.ACTION_NAMES
-            await stream.write(opening())
-            assert (await reply(stream)).HasField('policy')
-
-    in_loop(scene)
+async def test_a_refused_session_has_the_code_of_the_server_and_the_stream_goes_on():
+    async with policy_service_rig() as rig:
+        stream = rig.stream(rig.channel())
+        await stream.write(opening(action_names=NAMES[::-1]))
+        action = await reply(stream)
+        assert action.status == STATUS['INVALID']
+        assert action.refusal == Refusal.ACTION_NAMES
+        assert 'order differ' in action.text and not action.HasField('policy')
+        assert not rig.gateway.callers
+        # nor does an observation of this stream get a session on other terms
+        await stream.write(observation())
+        assert (await reply(stream)).refusal == Refusal.ACTION_NAMES
+        await stream.write(opening())
+        assert (await reply(stream)).HasField('policy')
 
 
-def test_a_session_that_was_closed_is_opened_again_on_its_terms():
-    async def scene():
-        async with policy_service_rig() as rig:
-            stream = rig.stream(rig.channel())
-            await stream.write(opening())
-            await reply(stream)
-            await rig.gateway.release(rig.gateway.callers[0])
-            await stream.write(observation())
-            assert (await reply(stream)).status == STATUS['OK']
-            first, second = rig.upstream.terms
-            assert first == second is not None
-
-    in_loop(scene)
+async def test_a_session_that_was_closed_is_opened_again_on_its_terms():
+    async with policy_service_rig() as rig:
+        stream = rig.stream(rig.channel())
+        await stream.write(opening())
+        await reply(stream)
+        await rig.gateway.release(rig.gateway.callers[0])
+        await stream.write(observation())
+        assert (await reply(stream)).status == STATUS['OK']
+        first, second = rig.upstream.terms
+        assert first == second is not None
 
 
-def test_other_terms_than_those_of_an_open_session_are_refused():
-    async def scene():
-        async with policy_service_rig() as rig:
-            channel = rig.channel()
-            first, second = rig.stream(channel), rig.stream(channel)
-            await first.write(opening())
-            await reply(first)
-            await second.write(opening(task='another'))
-            action = await reply(second)
-            assert action.status == STATUS['INVALID'] and 'on other terms' in action.text
-            await second.done_writing()
-            await first.done_writing()
-            await soon(lambda: not rig.gateway.callers)
-
-    in_loop(scene)
+async def test_other_terms_than_those_of_an_open_session_are_refused():
+    async with policy_service_rig() as rig:
+        channel = rig.channel()
+        first, second = rig.stream(channel), rig.stream(channel)
+        await first.write(opening())
+        await reply(first)
+        await second.write(opening(task='another'))
+        action = await reply(second)
+        assert action.status == STATUS['INVALID'] and 'on other terms' in action.text
+        await second.done_writing()
+        await first.done_writing()
+        await soon(lambda: not rig.gateway.callers)
 
 
-def test_predict_opens_no_session_on_terms():
-    async def scene():
-        async with policy_service_rig() as rig:
-            code, text = await rig.refused(rig.call(rig.channel(), opening()))
-            assert (code, 'PredictStream' in text) == ('INVALID_ARGUMENT', True)
-
-    in_loop(scene)
+async def test_predict_opens_no_session_on_terms():
+    async with policy_service_rig() as rig:
+        code, text = await rig.refusal(rig.call(rig.channel(), opening()))
+        assert (code, 'PredictStream' in text) == ('INVALID_ARGUMENT', True)
