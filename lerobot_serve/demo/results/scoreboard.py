@@ -60,7 +60,7 @@ class RobotStatus:
 
     @property
     def server(self) -> str:
-        return self.view.server
+        return self.view.edge.server
 
 
 class Scoreboard:
@@ -92,7 +92,7 @@ class Scoreboard:
     def add_arm_frame(self, robot: str, frame: ArmFrame) -> None:
         """Add the pose of an arm, under the policy that controls it. Executor."""
         with self.lock:
-            version = version_of(self.robots[robot].view.policy)
+            version = version_of(self.robots[robot].view.edge.policy)
             if version:
                 self.clips.setdefault((robot, version), ArmClip()).add(frame)
 

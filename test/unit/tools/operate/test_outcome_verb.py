@@ -6,6 +6,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 import pytest
+from support.tools.operator_states import robot_view, router_view
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.verbs import outcome
@@ -26,10 +27,10 @@ class Client:
         return {}
 
     def router(self, name: str) -> RouterView:
-        return RouterView(name)
+        return router_view(name)
 
     def find_robots(self, *, may_be_none: bool) -> list[RobotView]:
-        return [RobotView('/r1/edge', episode_id=KNOWN), RobotView('/r2/edge')]
+        return [robot_view('/r1/edge', episode_id=KNOWN), robot_view('/r2/edge')]
 
     def report_outcome(self, router: str, episode: str, outcome: str, text: str):
         self.text = text

@@ -17,21 +17,22 @@ LOSS_DIGITS = 4
 
 def learner_row(learner: LearnerView) -> Json:
     """Return the row of a learner that is heard of; a number that is not known is absent."""
+    state = learner.state
     return without_nulls(
         {
             'phase': learner.phase,
-            'text': bounded(learner.text),
-            'round': learner.round,
+            'text': bounded(state.text),
+            'round': state.round,
             'is_running': learner.is_running,
-            'parent': bounded(learner.parent),
-            'latest': bounded(learner.latest),
-            'episodes': learner.episodes,
-            'episodes_new': learner.episodes_new,
-            'episodes_wanted': learner.episodes_wanted,
-            'progress': None if learner.progress is None else rounded(learner.progress, 3),
-            'loss': None if learner.loss is None else significant(learner.loss, LOSS_DIGITS),
+            'parent': bounded(state.parent),
+            'latest': bounded(state.latest),
+            'episodes': state.episodes,
+            'episodes_new': state.episodes_new,
+            'episodes_wanted': state.episodes_wanted,
+            'progress': rounded(learner.progress, 3),
+            'loss': significant(learner.loss, LOSS_DIGITS),
             'has_diverged': learner.has_diverged,
-            'remaining_s': None if learner.remaining_s is None else whole(learner.remaining_s),
-            'dropped': {bounded(reason): count for reason, count in learner.dropped},
+            'remaining_s': whole(learner.remaining_s),
+            'dropped': {bounded(each.reason): each.count for each in state.dropped},
         }
     )

@@ -21,26 +21,26 @@ NOISY = ('queue_s', 'action_age_s', 'round_trip_ms', 'network_ms')
 
 def robot_row(sample: EdgeSample, action_age_limit_s: float | None) -> Json:
     """Return the row of a robot that is heard of."""
-    robot = sample.robot
+    robot, edge = sample.robot, sample.robot.edge
     return without_nulls(
         {
             'name': robot.name,
-            'client_id': robot.client_id,
+            'client_id': edge.client_id,
             'state': robot.state,
-            'rung': robot.rung,
-            'paused': robot.paused,
-            'intervention': robot.intervention,
+            'rung': edge.rung.name,
+            'paused': edge.paused,
+            'intervention': edge.intervention.name,
             'stopped': is_stopped(robot),
-            'reason': bounded(robot.reason),
-            'server': robot.server,
-            'slot': robot.slot,
-            'policy': robot.policy,
-            'episode_id': robot.episode_id,
-            'task': bounded(robot.task),
+            'reason': bounded(edge.reason),
+            'server': edge.server,
+            'slot': edge.slot,
+            'policy': edge.policy,
+            'episode_id': edge.episode_id,
+            'task': bounded(edge.task),
             'action_age_limit_s': action_age_limit_s,
             **noisy_numbers(sample),
-            'stalls': robot.stalls,
-            'cage_trips': robot.cage_trips,
+            'stalls': edge.stalls,
+            'cage_trips': edge.cage_trips,
             'rank': rank(robot),
         }
     )
@@ -72,7 +72,7 @@ def rank(robot: RobotView) -> int:
     if is_stopped(robot):
         return STOPPED_RANK
     severity = SEVERITY.get(robot.state, UNKNOWN_SEVERITY)
-    return FIRST_RANK + 2 * severity + (robot.rung == MOVING_RUNG)
+    return FIRST_RANK + 2 * severity + (robot.edge.rung is MOVING_RUNG)
 
 
 def silent_row(row: Json, silent_since_ms: int) -> Json:

@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
-from lerobot_serve.contract.records import DropCount, RouterState, ServerStatus, SlotState
+from lerobot_serve.contract.records import (
+    DropCount,
+    GuardState,
+    ReplicaState,
+    ServerStatus,
+    ShadowSummary,
+    SlotState,
+)
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.document.merge_patch import Json, without_nulls
 from lerobot_serve.tools.dashboard.document.printed_numbers import (
@@ -13,12 +20,7 @@ from lerobot_serve.tools.dashboard.document.printed_numbers import (
     whole,
 )
 from lerobot_serve.tools.operate.commands import rollout_rule, Rule, Verb
-from lerobot_serve.tools.operate.fleet_state import (
-    GuardView,
-    ReplicaView,
-    RouterView,
-    ShadowView,
-)
+from lerobot_serve.tools.operate.fleet_state import headroom, latency_ms_p95, RouterView
 from lerobot_serve.tools.operate.rollout.rollout_view import (
     guard_title,
     guard_words,
@@ -31,24 +33,20 @@ from lerobot_serve.tools.operate.rollout.steering import steering_rule, STEERING
 
 def router_row(
     view: RouterView,
-    state: RouterState,
     settings: RolloutSettings,
-    shadow: ShadowView | None,
+    shadow: ShadowSummary | None,
     decisions: list[Json],
 ) -> Json:
     """Return the row of a router that is heard of; `decisions` are the newest first."""
-    rollout = rollout_view(view, settings, shadow)
-    counted = {slot.slot: slot for slot in state.slots}
+    state = view.state
     return without_nulls(
         {
-            'health': bounded(view.health),
-            'text': bounded(view.text),
-            'split_percent': view.split_percent,
+            'health': bounded(state.health),
+            'text': bounded(state.text),
+            'split_percent': state.split_percent,
             'sessions': state.sessions,
-            'slots': {
-                slot.slot: _slot(view, slot.slot, counted[slot.slot]) for slot in view.slots
-            },
-            'rollout': _rollout(rollout, view),
+            'slots': {slot.slot: _slot(slot) for slot in state.slots},
+            'rollout': _rollout(rollout_view(view, settings, shadow), view),
             'shadow': _shadow(shadow),
             'decisions': decisions,
             'actions': actions(view, settings.plan),
@@ -56,27 +54,25 @@ def router_row(
     )
 
 
-def _slot(view: RouterView, name: str, counted: SlotState) -> Json:
-    slot = view.slot(name)
-    assert slot
+def _slot(slot: SlotState) -> Json:
     return {
         'policy': bounded(slot.policy),
-        'state': slot.state,
+        'state': slot.state.name,
         'text': bounded(slot.text),
         'share_percent': slot.share_percent,
-        'episodes': counted.episodes,
-        'requests': counted.requests,
+        'episodes': slot.episodes,
+        'requests': slot.requests,
         'requests_failed': slot.requests_failed,
-        'succeeded': counted.episodes_succeeded,
-        'failed': counted.episodes_failed,
-        'latency_p95_ms': whole(slot.latency_ms_p95),
+        'succeeded': slot.episodes_succeeded,
+        'failed': slot.episodes_failed,
+        'latency_p95_ms': whole(latency_ms_p95(slot)),
         'replicas': {bounded(each.server): _replica(each) for each in slot.replicas},
     }
 
 
-def _replica(replica: ReplicaView) -> Json:
+def _replica(replica: ReplicaState) -> Json:
     return {
-        'state': replica.state,
+        'state': replica.state.name,
         'text': bounded(replica.text),
         'policy': bounded(replica.policy),
         'latency_p95_ms': whole(replica.latency_ms_p95),
@@ -85,7 +81,7 @@ def _replica(replica: ReplicaView) -> Json:
 
 def _rollout(rollout: RolloutView, view: RouterView) -> Json:
     return {
-        'phase': view.canary.phase.name,
+        'phase': view.canary.state.name,
         'candidate': bounded(rollout.candidate),
         'champion': bounded(rollout.champion),
         'step': rollout.step,
@@ -110,27 +106,28 @@ def _rollout(rollout: RolloutView, view: RouterView) -> Json:
     }
 
 
-def _guard(guard: GuardView) -> Json:
+def _guard(guard: GuardState) -> Json:
+    left = headroom(guard)
     return {
         'name': guard_title(guard),
         'text': guard_words(guard),
-        'headroom': None if guard.headroom is None else significant(guard.headroom),
-        'is_off': guard.is_off,
+        'headroom': None if left is None else significant(left),
+        'is_off': not guard.limit,
     }
 
 
-def _shadow(shadow: ShadowView | None) -> Json | None:
+def _shadow(shadow: ShadowSummary | None) -> Json | None:
     if shadow is None:
         return None
     return {
-        'policy': bounded(shadow.policy),
-        'hours': significant(shadow.hours, 2),
+        'policy': bounded(shadow.shadow_policy),
+        'hours': significant(shadow.hours_in_shadow, 2),
         'episodes': shadow.episodes,
         'samples': shadow.samples,
-        'divergence': significant(shadow.divergence),
+        'divergence': significant(shadow.divergence_mean),
         'cage_trips': shadow.cage_trips,
         'latency_p95_ms': whole(shadow.latency_ms_p95),
-        'unmet': bounded(shadow.unmet),
+        'unmet': bounded(shadow.unmet_requirements),
     }
 
 
@@ -154,7 +151,7 @@ def server_row(status: ServerStatus) -> Json:
             'policy': bounded(status.policy),
             'slot': bounded(status.slot),
             'device': bounded(status.device),
-            'state': ServerStatus.State.of(status.state).name,
+            'state': status.state.name,
             'text': bounded(status.text),
             'load': rounded(status.load, 2),
             'inference_p50_ms': rounded(status.inference_ms_p50, 1),
