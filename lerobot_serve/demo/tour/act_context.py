@@ -13,11 +13,7 @@ import time
 
 from lerobot_serve.contract.records import ReplicaState, ShadowSummary, SlotState
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.child_processes import (
-    ChildProcesses,
-    FleetLog,
-    process_ids,
-)
+from lerobot_serve.demo.child_processes import ChildProcesses, FleetLog, process_ids
 from lerobot_serve.demo.dashboard import Dashboard
 from lerobot_serve.demo.node import DemoMonitor
 from lerobot_serve.demo.process_specs import ROUTER

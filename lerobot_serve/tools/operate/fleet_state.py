@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite, isnan
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -78,7 +78,8 @@ def _shown(value: object) -> object:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-class ServerView(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ServerView:
     """A policy server."""
 
     name: str

@@ -54,7 +54,7 @@ class Fleet:
         phase = CanaryPhase.named(self.phase)
         canary = canary_state(
             phase,
-            candidate=self.slots['b'],
+            candidate_policy=self.slots['b'],
             planned_policy=self.planned,
             is_watched=self.is_watched,
         )

@@ -38,7 +38,9 @@ def record(candidate: str, parent: str = V1, verdict: str = 'passed') -> GateRec
 def router(
     phase: CanaryPhase, *, is_watched: bool = False, a: str = V1, b: str = V2
 ) -> RouterView:
-    canary = canary_state(phase, candidate=b, champion=a, text='text', is_watched=is_watched)
+    canary = canary_state(
+        phase, candidate_policy=b, champion_policy=a, text='text', is_watched=is_watched
+    )
     slots = (slot_state('a', policy=a), slot_state('b', policy=b))
     return router_view('/policy_router', slots=slots, canary=canary)
 
@@ -95,7 +97,9 @@ def test_each_phase_of_a_canary_is_known(phase, is_watched, rollout):
 
 
 def test_a_candidate_that_slot_b_no_longer_serves_is_lost():
-    canary = canary_state(CanaryPhase.WAITING, candidate=V1, champion=V1, planned_policy=V2)
+    canary = canary_state(
+        CanaryPhase.WAITING, candidate_policy=V1, champion_policy=V1, planned_policy=V2
+    )
     slots = (slot_state('a', policy=V1), slot_state('b', policy=V1))
     facts = rollout_facts(router_view('/policy_router', slots=slots, canary=canary))
     assert (facts.rollout, facts.planned) == (Rollout.LOST, V2)

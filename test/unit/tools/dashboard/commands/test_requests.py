@@ -21,11 +21,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan, parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.dashboard.commands.planned import Planned, planned
-from lerobot_serve.tools.dashboard.commands.request import (
-    BadRequest,
-    command_request,
-    VERBS,
-)
+from lerobot_serve.tools.dashboard.commands.request import BadRequest, command_request, VERBS
 from lerobot_serve.tools.dashboard.commands.runner import FreshFleet
 from lerobot_serve.tools.operate.commands import Effect, rollout_rule, slot_rule, SlotVerb, Verb
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
@@ -68,7 +64,9 @@ class Fleet:
 
 def router(phase: CanaryPhase = CanaryPhase.OFF, state: str = 'HEALTHY') -> RouterView:
     slots = (slot_state('a', policy='v1@1'), slot_state('b', policy='v2@2', state=state))
-    canary = canary_state(phase, candidate='v2@2', text='why', step_count=3, share_percent=25)
+    canary = canary_state(
+        phase, candidate_policy='v2@2', text='why', step_count=3, share_percent=25
+    )
     return router_view(ROUTER, split_percent=75, slots=slots, canary=canary)
 
 
