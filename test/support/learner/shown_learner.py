@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from lerobot_serve.contract.records import DropCount
-from support.tools.operator_states import learner_view
+from support.tools.operator_states import learner_of
 
-TRAINS = learner_view(
+TRAINS = learner_of(
     '/learner',
     'TRAINING',
     text='round 3: trains',

@@ -42,38 +42,38 @@ def named(kind: type[Constants] | None, name: Any) -> Any:
     return kind(int(unknown[1])) if unknown else kind[name]
 
 
-def robot_view(
+def robot_of(
     node: str, client_id: str = '', state: str = 'CONNECTING', rung: str = 'POLICY', **edge: Any
 ) -> RobotView:
     return changed(RobotView(node), client_id=client_id, state=state, rung=rung, **edge)
 
 
-def router_view(name: str = '/r', health: str = '', **values: Any) -> RouterView:
-    return changed(RouterView(name, canary=canary_state()), health=health, **values)
+def router_of(name: str = '/r', health: str = '', **values: Any) -> RouterView:
+    return changed(RouterView(name, canary=canary_of()), health=health, **values)
 
 
-def canary_state(*given: Any, **more: Any) -> CanaryState:
+def canary_of(*given: Any, **more: Any) -> CanaryState:
     names = ('state', 'candidate_policy', 'champion_policy', 'step', 'step_count')
     names = (*names, 'share_percent', 'text')
     return _record(CanaryState, names, given, {'estimated_remaining_episodes': -1, **more})
 
 
-def slot_state(*given: Any, **more: Any) -> SlotState:
+def slot_of(*given: Any, **more: Any) -> SlotState:
     names = ('slot', 'policy', 'state', 'text', 'share_percent')
     return _record(SlotState, names, given, {'state': 'HEALTHY', **more})
 
 
-def replica_state(*given: Any, **more: Any) -> ReplicaState:
+def replica_of(*given: Any, **more: Any) -> ReplicaState:
     return _record(ReplicaState, ('server', 'state', 'text', 'policy'), given, more)
 
 
-def learner_view(node: str, state: str, silent_s: float | None = None, **more: Any) -> LearnerView:
+def learner_of(node: str, state: str, silent_s: float | None = None, **more: Any) -> LearnerView:
     """Return a learner, of which no number is known that is not given."""
     known = {} if state == NO_STATE else {'state': state, **more}
     return changed(LearnerView(node, silent_s=silent_s), **known)
 
 
-def server_view(name: str, state: str, **more: Any) -> ServerView:
+def server_of(name: str, state: str, **more: Any) -> ServerView:
     return changed(ServerView(name, ServerStatus()), state=state, **more)
 
 

@@ -7,13 +7,7 @@ from itertools import product
 from types import SimpleNamespace
 
 import pytest
-from support.tools.operator_states import (
-    canary_state,
-    changed,
-    router_view,
-    SLOT_NAMES,
-    slot_state,
-)
+from support.tools.operator_states import canary_of, changed, router_of, SLOT_NAMES, slot_of
 
 from lerobot_serve.demo.results.audit_summary import audit_traces
 from lerobot_serve.demo.results.router_events import PHASE_MARKS, router_events
@@ -88,7 +82,7 @@ def test_without_traces_there_is_nothing(tmp_path):
     assert found.get('violations') is None or found['outcome'] != 'holds'
 
 
-STATE = router_view('/r', slots=(slot_state('a'), slot_state('b')))
+STATE = router_of('/r', slots=(slot_of('a'), slot_of('b')))
 
 
 def marks(before: RouterView, after: RouterView) -> list[str]:
@@ -97,8 +91,8 @@ def marks(before: RouterView, after: RouterView) -> list[str]:
 
 @pytest.mark.parametrize(('old', 'new'), product(CanaryPhase, CanaryPhase))
 def test_each_change_of_phase_that_decides_is_marked_once(old, new):
-    before = changed(STATE, canary=canary_state(old, share_percent=5))
-    after = changed(STATE, canary=canary_state(new, share_percent=5, text='why'))
+    before = changed(STATE, canary=canary_of(old, share_percent=5))
+    after = changed(STATE, canary=canary_of(new, share_percent=5, text='why'))
     if old is new:
         wanted = []
     elif new in PHASE_MARKS:
@@ -111,16 +105,15 @@ def test_each_change_of_phase_that_decides_is_marked_once(old, new):
 
 
 def test_the_next_step_is_marked_with_its_share():
-    before = changed(STATE, canary=canary_state(CanaryPhase.UNDECIDED, step=0, share_percent=25))
-    after = changed(STATE, canary=canary_state(CanaryPhase.RUNNING, step=1, share_percent=50))
+    before = changed(STATE, canary=canary_of(CanaryPhase.UNDECIDED, step=0, share_percent=25))
+    after = changed(STATE, canary=canary_of(CanaryPhase.RUNNING, step=1, share_percent=50))
     assert marks(before, after) == ['50 %']
 
 
 @pytest.mark.parametrize(('old', 'new'), product(SLOT_NAMES, SLOT_NAMES))
 def test_a_drain_and_its_end_are_marked(old, new):
     before, after = (
-        changed(STATE, slots=(slot_state('a'), slot_state('b', state=state)))
-        for state in (old, new)
+        changed(STATE, slots=(slot_of('a'), slot_of('b', state=state))) for state in (old, new)
     )
     wanted = []
     if old != new and new == 'DRAINED':
@@ -131,6 +124,4 @@ def test_a_drain_and_its_end_are_marked(old, new):
 
 
 def test_a_slot_that_appears_is_no_event():
-    assert (
-        marks(router_view('/r'), changed(STATE, slots=(slot_state('b', state='DRAINED'),))) == []
-    )
+    assert marks(router_of('/r'), changed(STATE, slots=(slot_of('b', state='DRAINED'),))) == []

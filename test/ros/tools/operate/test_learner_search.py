@@ -11,7 +11,7 @@ from builtin_interfaces.msg import Time
 import pytest
 from rclpy.serialization import deserialize_message
 from support.learner import shown_learner
-from support.tools.operator_states import changed, learner_view
+from support.tools.operator_states import changed, learner_of
 from support.waiting import wait_until
 
 from lerobot_serve.contract import records
@@ -117,7 +117,7 @@ def test_a_learner_is_not_shown_while_its_first_state_may_still_arrive(client, n
 @pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf, 3.4e38, -3.4e38])
 def test_hostile_numbers_and_texts_are_safe_to_print(value):
     nasty = '\x1b[2J</script>'
-    view = learner_view(
+    view = learner_of(
         NODE,
         'TRAINING',
         text=nasty,

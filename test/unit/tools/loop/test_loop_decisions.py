@@ -7,7 +7,7 @@ from itertools import product
 
 from hypothesis import given, strategies
 import pytest
-from support.tools.operator_states import canary_state, router_view, slot_state
+from support.tools.operator_states import canary_of, router_of, slot_of
 
 from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, VERDICTS
 from lerobot_serve.router.canary.states import CanaryPhase
@@ -38,11 +38,11 @@ def record(candidate: str, parent: str = V1, verdict: str = 'passed') -> GateRec
 def router(
     phase: CanaryPhase, *, is_watched: bool = False, a: str = V1, b: str = V2
 ) -> RouterView:
-    canary = canary_state(
+    canary = canary_of(
         phase, candidate_policy=b, champion_policy=a, text='text', is_watched=is_watched
     )
-    slots = (slot_state('a', policy=a), slot_state('b', policy=b))
-    return router_view('/policy_router', slots=slots, canary=canary)
+    slots = (slot_of('a', policy=a), slot_of('b', policy=b))
+    return router_of('/policy_router', slots=slots, canary=canary)
 
 
 def test_each_combination_has_a_step():
@@ -97,11 +97,11 @@ def test_each_phase_of_a_canary_is_known(phase, is_watched, rollout):
 
 
 def test_a_candidate_that_slot_b_no_longer_serves_is_lost():
-    canary = canary_state(
+    canary = canary_of(
         CanaryPhase.WAITING, candidate_policy=V1, champion_policy=V1, planned_policy=V2
     )
-    slots = (slot_state('a', policy=V1), slot_state('b', policy=V1))
-    facts = rollout_facts(router_view('/policy_router', slots=slots, canary=canary))
+    slots = (slot_of('a', policy=V1), slot_of('b', policy=V1))
+    facts = rollout_facts(router_of('/policy_router', slots=slots, canary=canary))
     assert (facts.rollout, facts.planned) == (Rollout.LOST, V2)
 
 
@@ -131,7 +131,7 @@ def test_every_phase_is_in_the_test_above():
 def test_a_router_of_a_later_version_and_an_empty_slot_are_unknown():
     assert rollout_facts(router(CanaryPhase(99))).rollout is Rollout.UNKNOWN
     assert rollout_facts(router(CanaryPhase.OFF, a='')).rollout is Rollout.UNKNOWN
-    assert rollout_facts(router_view('/policy_router')).rollout is Rollout.UNKNOWN
+    assert rollout_facts(router_of('/policy_router')).rollout is Rollout.UNKNOWN
 
 
 def test_a_finish_that_left_slot_a_without_a_policy_goes_on():

@@ -4,13 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from support.tools.operator_states import (
-    canary_state,
-    changed,
-    router_view,
-    SLOT_NAMES,
-    slot_state,
-)
+from support.tools.operator_states import canary_of, changed, router_of, SLOT_NAMES, slot_of
 
 from lerobot_serve.contract.codec import decode, encode
 from lerobot_serve.contract.records import CanaryState
@@ -120,7 +114,7 @@ def is_complete(rule: Rule) -> bool:
 
 @pytest.mark.parametrize(('verb', 'phase'), ROLLOUT_RULES)
 def test_every_sentence_is_complete(verb, phase):
-    canary = canary_state(phase, 'v2@1', 'v1@1', text='the text', step_count=3, share_percent=25)
+    canary = canary_of(phase, 'v2@1', 'v1@1', text='the text', step_count=3, share_percent=25)
     rule = rollout_rule(verb, canary)
     assert is_complete(rule)
     assert rule.effect is not DO or verb is Verb.START or 'v2@1' in rule.text
@@ -128,14 +122,14 @@ def test_every_sentence_is_complete(verb, phase):
 
 @pytest.mark.parametrize(('verb', 'state'), SLOT_RULES)
 def test_every_sentence_of_a_slot_is_complete(verb, state):
-    rule = slot_rule(verb, slot_state('b', 'v2@1', state, 'the text'))
+    rule = slot_rule(verb, slot_of('b', 'v2@1', state, 'the text'))
     assert is_complete(rule) and 'slot b' in rule.text
 
 
 @pytest.mark.parametrize('verb', Verb)
 def test_another_policy_than_that_of_the_plan_may_only_be_started_or_ended(verb):
     text = 'the plan is for v2@1'
-    waits = canary_state(CanaryPhase.WAITING, 'v3@1', 'v1@1', text=text, planned_policy='v2@1')
+    waits = canary_of(CanaryPhase.WAITING, 'v3@1', 'v1@1', text=text, planned_policy='v2@1')
     assert waits_for_start(waits)
     assert set(OTHER_POLICY_RULES) == set(Verb)
     allowed = {Verb.START, Verb.ABORT, Verb.STOP}
@@ -148,20 +142,20 @@ def test_another_policy_than_that_of_the_plan_may_only_be_started_or_ended(verb)
 
 @pytest.mark.parametrize('verb', Verb)
 def test_no_verb_acts_in_a_state_of_a_newer_router(verb):
-    rule = rollout_rule(verb, canary_state(CanaryPhase(9)))
+    rule = rollout_rule(verb, canary_of(CanaryPhase(9)))
     assert rule.effect is REFUSE
     assert 'unknown (9)' in rule.text and 'version of the router' in rule.text
 
 
 @pytest.mark.parametrize('verb', SlotVerb)
 def test_no_verb_acts_on_a_slot_in_a_state_of_a_newer_router(verb):
-    rule = slot_rule(verb, slot_state('b', state='unknown (12)'))
+    rule = slot_rule(verb, slot_of('b', state='unknown (12)'))
     assert rule.effect is REFUSE
     assert 'slot b unknown (12)' in rule.text
 
 
 def test_a_state_of_a_newer_router_is_shown_with_its_number():
-    found = decode(CanaryState, encode(canary_state(CanaryPhase(200))))
+    found = decode(CanaryState, encode(canary_of(CanaryPhase(200))))
     assert found.state == CanaryPhase(200)
     assert found.state.word == found.state.name == 'unknown (200)'
     assert 'unknown (200)' in split_refusal(found)
@@ -175,7 +169,7 @@ def test_a_state_of_a_newer_router_is_shown_with_its_number():
     ],
 )
 def test_promote_says_what_share_it_gives(step, shares, text):
-    canary = canary_state(
+    canary = canary_of(
         CanaryPhase.RUNNING, 'v2@1', 'v1@1', step=step, step_count=shares, share_percent=25
     )
     assert text in rollout_rule(Verb.PROMOTE, canary, parse_plan(['25', '50', '100'])).text
@@ -192,8 +186,8 @@ ROUTERS = {
 @pytest.mark.parametrize('shares', ROUTERS.values(), ids=ROUTERS)
 @pytest.mark.parametrize('slot', ['a', 'b'])
 def test_a_drain_says_when_no_slot_is_left(slot, shares, at_once):
-    slots = tuple(slot_state(n, share_percent=s) for n, s in zip('ab', shares, strict=True))
-    text = drain_consequence(slot, router_view('/r', slots=slots), at_once=at_once)
+    slots = tuple(slot_of(n, share_percent=s) for n, s in zip('ab', shares, strict=True))
+    text = drain_consequence(slot, router_of('/r', slots=slots), at_once=at_once)
     is_left = shares['ab'.index(slot) - 1] > 0
     assert ('no other slot has a share: new episodes are refused' in text) == (not is_left)
     assert ('its running episodes leave with their next request' in text) == at_once
@@ -204,8 +198,8 @@ def test_a_drain_says_when_no_slot_is_left(slot, shares, at_once):
 @pytest.mark.parametrize('phase', CanaryPhase)
 @pytest.mark.parametrize('slot', ['a', 'b'])
 def test_a_drain_of_the_candidate_says_what_it_means_for_its_rollout(slot, phase):
-    slots = (slot_state('a', share_percent=75), slot_state('b', share_percent=25))
-    router = router_view('/r', slots=slots, canary=canary_state(phase, 'v2@1'))
+    slots = (slot_of('a', share_percent=75), slot_of('b', share_percent=25))
+    router = router_of('/r', slots=slots, canary=canary_of(phase, 'v2@1'))
     text = drain_consequence(slot, router, at_once=False)
     runs = phase.name in ('RUNNING', 'UNDECIDED', 'PAUSED')
     assert ('of v2@1 is rolled back by it' in text) == (slot == 'b' and runs)
@@ -215,7 +209,7 @@ def test_a_drain_of_the_candidate_says_what_it_means_for_its_rollout(slot, phase
 @pytest.mark.parametrize('phase', CanaryPhase)
 @pytest.mark.parametrize('planned', ['', 'v2@1', 'other@1'])
 def test_a_restore_says_that_a_rollout_begins(phase, planned):
-    canary = canary_state(phase, 'v2@1', planned_policy=planned)
+    canary = canary_of(phase, 'v2@1', planned_policy=planned)
     text = restore_consequence(canary, parse_plan(['25', '100']))
     begins = phase is CanaryPhase.WAITING and planned != 'other@1'
     assert bool(text) == begins
@@ -223,9 +217,9 @@ def test_a_restore_says_that_a_rollout_begins(phase, planned):
 
 
 def test_the_split_belongs_to_a_rollout_until_it_ends():
-    refused = {phase for phase in CanaryPhase if split_refusal(canary_state(phase, text='runs'))}
+    refused = {phase for phase in CanaryPhase if split_refusal(canary_of(phase, text='runs'))}
     assert {phase.name for phase in refused} == {'WAITING', 'RUNNING', 'UNDECIDED', 'PAUSED'}
-    assert '(runs)' in split_refusal(canary_state(CanaryPhase.RUNNING, text='runs'))
+    assert '(runs)' in split_refusal(canary_of(CanaryPhase.RUNNING, text='runs'))
 
 
 def test_what_stops_a_robot_is_not_asked_for():

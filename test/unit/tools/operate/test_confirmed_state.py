@@ -9,13 +9,7 @@ import io
 from typing import Any
 
 import pytest
-from support.tools.operator_states import (
-    canary_state,
-    changed,
-    replica_state,
-    router_view,
-    slot_state,
-)
+from support.tools.operator_states import canary_of, changed, replica_of, router_of, slot_of
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.states import CanaryPhase
@@ -23,19 +17,19 @@ from lerobot_serve.tools.cli import operator_options
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.operate.fleet_state import RouterView
 
-CANDIDATE = slot_state(
+CANDIDATE = slot_of(
     'b',
     'v2@2',
     share_percent=5,
-    replicas=(replica_state('/s1', 'READY', policy='v2@2'), replica_state('/s2', 'UNAVAILABLE')),
+    replicas=(replica_of('/s1', 'READY', policy='v2@2'), replica_of('/s2', 'UNAVAILABLE')),
 )
-RUNNING = router_view(
+RUNNING = router_of(
     '/r',
     split_percent=95,
-    slots=(slot_state('a', 'v1@1', share_percent=95), CANDIDATE),
-    canary=canary_state(CanaryPhase.RUNNING, 'v2@2', 'v1@1', 0, 4, 5, 'running: step 1'),
+    slots=(slot_of('a', 'v1@1', share_percent=95), CANDIDATE),
+    canary=canary_of(CanaryPhase.RUNNING, 'v2@2', 'v1@1', 0, 4, 5, 'running: step 1'),
 )
-OFF = changed(RUNNING, canary=canary_state())
+OFF = changed(RUNNING, canary=canary_of())
 PROMOTED = changed(
     RUNNING, canary=changed(RUNNING.canary, state=CanaryPhase.PROMOTED, step=3, is_watched=True)
 )

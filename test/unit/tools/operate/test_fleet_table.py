@@ -8,7 +8,7 @@ from itertools import pairwise
 import re
 
 import pytest
-from support.tools.operator_states import changed, EDGE_NAMES, robot_view, RUNG_NAMES
+from support.tools.operator_states import changed, EDGE_NAMES, robot_of, RUNG_NAMES
 
 from lerobot_serve.tools.operate.commands import Effect, robot_rule, RobotVerb
 from lerobot_serve.tools.operate.fleet_state import RobotView, SILENT
@@ -36,7 +36,7 @@ WORST_FIRST = (
 
 def robot(number: int = 1, state: str = 'STREAMING', **edge: object) -> RobotView:
     known = 'STREAMING' if state == SILENT else state
-    found = robot_view(f'/robot_{number}/edge_controller', state=known, **edge)
+    found = robot_of(f'/robot_{number}/edge_controller', state=known, **edge)
     return replace(found, is_silent=state == SILENT)
 
 

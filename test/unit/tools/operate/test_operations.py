@@ -8,13 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support.tools.operator_states import (
-    canary_state,
-    changed,
-    robot_view,
-    router_view,
-    slot_state,
-)
+from support.tools.operator_states import canary_of, changed, robot_of, router_of, slot_of
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.states import CanaryPhase
@@ -24,12 +18,12 @@ from lerobot_serve.tools.operate.operations import RECORD_S, run_robot_verb, run
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.silent_robots import hung_robot
 
-BEFORE = router_view(
+BEFORE = router_of(
     '/r',
     'healthy',
     split_percent=75,
-    slots=(slot_state('a', 'v1@1', share_percent=75), slot_state('b', 'v2@2', share_percent=25)),
-    canary=canary_state(
+    slots=(slot_of('a', 'v1@1', share_percent=75), slot_of('b', 'v2@2', share_percent=25)),
+    canary=canary_of(
         CanaryPhase.PAUSED, 'v2@2', 'v1@1', 0, 3, 25, 'paused: by an operator: kim@lab'
     ),
 )
@@ -140,7 +134,7 @@ def test_a_promotion_carries_the_step_that_the_operator_saw():
     ],
 )
 def test_a_split_is_confirmed_by_the_state(reply, error):
-    off = changed(BEFORE, canary=canary_state())
+    off = changed(BEFORE, canary=canary_of())
     client = FakeClient([changed(off, split_percent=90)] if error is None else [], reply)
     if error:
         with pytest.raises(error, match='slot b is barred'):
@@ -152,7 +146,7 @@ def test_a_split_is_confirmed_by_the_state(reply, error):
     assert client.commands[0] == ('SET_SPLIT', 'kim@lab: service', {'split_percent': 90})
 
 
-ROBOT = robot_view('/left/edge_controller', 'left', 'STREAMING', server='/r')
+ROBOT = robot_of('/left/edge_controller', 'left', 'STREAMING', server='/r')
 OK, NO, LOST = (True, 'Paused'), (False, 'busy'), ResultUnknown('no reply')
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 import pytest
-from support.tools.operator_states import robot_view, router_view
+from support.tools.operator_states import robot_of, router_of
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.verbs import outcome
@@ -27,10 +27,10 @@ class Client:
         return {}
 
     def router(self, name: str) -> RouterView:
-        return router_view(name)
+        return router_of(name)
 
     def find_robots(self, *, may_be_none: bool) -> list[RobotView]:
-        return [robot_view('/r1/edge', episode_id=KNOWN), robot_view('/r2/edge')]
+        return [robot_of('/r1/edge', episode_id=KNOWN), robot_of('/r2/edge')]
 
     def report_outcome(self, router: str, episode: str, outcome: str, text: str):
         self.text = text

@@ -7,13 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support.tools.operator_states import (
-    changed,
-    replica_state,
-    robot_view,
-    router_view,
-    slot_state,
-)
+from support.tools.operator_states import changed, replica_of, robot_of, router_of, slot_of
 
 from lerobot_serve.contract.records import ReplicaState
 from lerobot_serve.errors import UserError
@@ -47,11 +41,11 @@ class FakeClient:
     @property
     def view(self) -> RouterView:
         replicas = tuple(
-            replica_state(server, 'READY' if self.state[server] == 'active' else 'UNAVAILABLE',
+            replica_of(server, 'READY' if self.state[server] == 'active' else 'UNAVAILABLE',
                         policy=policy)
             for server, policy in self.policy.items()
         )  # fmt: skip
-        return router_view('/r', slots=(slot_state('a', replicas[0].policy, replicas=replicas),))
+        return router_of('/r', slots=(slot_of('a', replicas[0].policy, replicas=replicas),))
 
     def get_parameters(self, server: str, names: list[str]) -> dict[str, Any]:
         if server == self.missing:
@@ -179,7 +173,7 @@ def test_a_server_in_transition_is_left_alone():
 
 @pytest.mark.parametrize('state', ReplicaState.State.__members__)
 def test_a_replica_is_loaded_when_it_serves_the_policy(state):
-    replica = replica_state(FIRST, state, policy=NEW)
+    replica = replica_of(FIRST, state, policy=NEW)
     assert is_loaded(replica, NEW) == (state in ('READY', 'POLICY_MISMATCH'))
     assert not is_loaded(replica, OLD)
     assert not is_loaded(changed(replica, policy=''), '')
@@ -196,10 +190,10 @@ def test_a_path_beside_the_root_is_refused():
 
 
 def test_only_running_episodes_of_the_slot_and_router_are_waited_for():
-    in_a = robot_view('/r1/edge', slot='a', episode_id='ep_1', server='/r')
+    in_a = robot_of('/r1/edge', slot='a', episode_id='ep_1', server='/r')
     elsewhere = [
-        robot_view('/r2/edge', slot='b', episode_id='ep_2', server='/r'),
-        robot_view('/r3/edge', slot='a', server='/r'),
+        robot_of('/r2/edge', slot='b', episode_id='ep_2', server='/r'),
+        robot_of('/r3/edge', slot='a', server='/r'),
     ]
     assert robots_in_slot([in_a, *elsewhere], 'a') == [in_a]
 
@@ -223,7 +217,7 @@ def test_only_running_episodes_of_the_slot_and_router_are_waited_for():
 
 
 def test_an_episode_of_a_robot_over_zenoh_is_waited_for():
-    before = robot_view('/r1/edge', slot='a', episode_id='ep_1', server='zenoh:/r')
+    before = robot_of('/r1/edge', slot='a', episode_id='ep_1', server='zenoh:/r')
     with pytest.raises(UserError, match='ep_1 in slot a; wait'):
         wait_until_empty(SilentFleet([before], before), 'a', '/r', lambda _: None)
 
@@ -243,7 +237,7 @@ class SilentFleet:
 
 
 def test_the_last_known_episode_of_a_silent_robot_is_waited_for():
-    before = robot_view('/r1/edge', slot='a', episode_id='ep_1', server='/r')
+    before = robot_of('/r1/edge', slot='a', episode_id='ep_1', server='/r')
     silent = hung_robot(before, 25.0)
     lines: list[str] = []
     with pytest.raises(UserError, match=r'ep_1 in slot a; it is silent for 25 s.*Nothing was'):

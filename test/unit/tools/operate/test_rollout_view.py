@@ -7,13 +7,7 @@ import json
 import math
 
 import pytest
-from support.tools.operator_states import (
-    canary_state,
-    changed,
-    replica_state,
-    router_view,
-    slot_state,
-)
+from support.tools.operator_states import canary_of, changed, replica_of, router_of, slot_of
 
 from lerobot_serve.contract.records import GuardState, ShadowSummary
 from lerobot_serve.router.canary.plan import GuardLimits, parse_plan, Terms
@@ -31,7 +25,7 @@ from lerobot_serve.tools.operate.rollout.rollout_view import (
     RolloutSettings,
 )
 
-CANARY = canary_state(
+CANARY = canary_of(
     CanaryPhase.RUNNING,
     'v2@2',
     'v1@1',
@@ -54,19 +48,17 @@ CANARY = canary_state(
     ),
 )
 SLOTS = (
-    slot_state(
-        'a', 'v1@1', share_percent=75, chunks=100, replicas=(replica_state('/a', 'READY'),)
-    ),
-    slot_state(
+    slot_of('a', 'v1@1', share_percent=75, chunks=100, replicas=(replica_of('/a', 'READY'),)),
+    slot_of(
         'b',
         'v2@2',
         share_percent=25,
         chunks=99,
         requests_failed=1,
-        replicas=(replica_state('/b', 'READY', latency_ms_p95=8.0),),
+        replicas=(replica_of('/b', 'READY', latency_ms_p95=8.0),),
     ),
 )
-ROUTER = router_view('/policy_router', 'healthy', split_percent=75, slots=SLOTS, canary=CANARY)
+ROUTER = router_of('/policy_router', 'healthy', split_percent=75, slots=SLOTS, canary=CANARY)
 SETTINGS = RolloutSettings(parse_plan(['25', '50', '100']), Terms(), GuardLimits())
 
 

@@ -11,13 +11,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support.tools.operator_states import (
-    canary_state,
-    changed,
-    learner_view,
-    router_view,
-    slot_state,
-)
+from support.tools.operator_states import canary_of, changed, learner_of, router_of, slot_of
 
 from lerobot_serve.contract.records import GuardState, ShadowSummary
 from lerobot_serve.router.canary.states import CanaryPhase
@@ -30,11 +24,9 @@ from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
 from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
 from lerobot_serve.tools.operate.rollout.steering import lifts_verdict_alone
 
-RUNNING = router_view(
-    '/r', split_percent=50, canary=canary_state(CanaryPhase.RUNNING, text='runs')
-)
+RUNNING = router_of('/r', split_percent=50, canary=canary_of(CanaryPhase.RUNNING, text='runs'))
 BACK = changed(
-    RUNNING, split_percent=100, canary=canary_state(CanaryPhase.ROLLED_BACK, text='by kim')
+    RUNNING, split_percent=100, canary=canary_of(CanaryPhase.ROLLED_BACK, text='by kim')
 )
 
 
@@ -114,7 +106,7 @@ def test_a_terminal_is_redrawn(capsys):
 
 def guarded(age_s: float) -> RouterView:
     guards = tuple(GuardState(f'guard_{number}', value=1.0, limit=2.0) for number in range(12))
-    slots = (slot_state('a', 'v1@1'), slot_state('b', 'v2@2', text='a long text ' * 12))
+    slots = (slot_of('a', 'v1@1'), slot_of('b', 'v2@2', text='a long text ' * 12))
     canary = changed(RUNNING.canary, guards=guards)
     return changed(RUNNING, slots=slots, canary=canary, age_s=age_s)
 
@@ -163,7 +155,7 @@ def test_what_a_rollout_waits_for_in_the_shadow_is_shown(capsys):
     assert {json.loads(line)['shadow']['unmet'] for line in lines} == {LACKS}
 
 
-LEARNER = learner_view(
+LEARNER = learner_of(
     '/learner', 'TRAINING', text='round 1: trains', round=1, progress=0.31, loss=0.5
 )
 LATER = changed(LEARNER, progress=0.42)
@@ -213,10 +205,10 @@ def test_a_line_of_progress_controls_no_terminal(capsys):
 
 
 def test_a_verdict_without_a_plan_is_lifted_alone():
-    barred = changed(BACK, canary=canary_state(), slots=(slot_state('b', 'v2@2', 'BARRED'),))
+    barred = changed(BACK, canary=canary_of(), slots=(slot_of('b', 'v2@2', 'BARRED'),))
     lifting = [verb for verb in Verb if lifts_verdict_alone(verb, barred)]
     assert lifting == [Verb.RESUME, Verb.UNDO]
-    for other in (changed(barred, canary=BACK.canary), changed(barred, slots=(slot_state('b'),))):
+    for other in (changed(barred, canary=BACK.canary), changed(barred, slots=(slot_of('b'),))):
         assert not lifts_verdict_alone(Verb.RESUME, other)
 
 

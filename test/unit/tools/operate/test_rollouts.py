@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from support.tools.operator_states import (
-    canary_state,
+    canary_of,
     changed,
-    replica_state,
-    robot_view,
-    router_view,
+    replica_of,
+    robot_of,
+    router_of,
     SLOT_NAMES,
-    slot_state,
+    slot_of,
 )
 
 from lerobot_serve.contract.records import SlotState
@@ -32,20 +32,18 @@ from lerobot_serve.tools.operate.rollout.rollouts import (
 )
 
 OLD, NEW, OTHER = 'v1@1', 'v2@2', 'v3@3'
-PROMOTED = canary_state(CanaryPhase.PROMOTED, NEW, OLD, 2, 3, 100, 'promoted', planned_policy=NEW)
+PROMOTED = canary_of(CanaryPhase.PROMOTED, NEW, OLD, 2, 3, 100, 'promoted', planned_policy=NEW)
 
 
 def router(
     phase: CanaryPhase = CanaryPhase.PROMOTED, state: str = 'HEALTHY', policy: str = NEW
 ) -> RouterView:
     slots = (
-        slot_state(
-            'a', OLD, replicas=tuple(replica_state(f'/a{n}', 'READY', '', OLD) for n in '12')
-        ),
-        slot_state('b', policy, state, 'text of b', 100, replicas=(replica_state('/b', 'READY'),)),
+        slot_of('a', OLD, replicas=tuple(replica_of(f'/a{n}', 'READY', '', OLD) for n in '12')),
+        slot_of('b', policy, state, 'text of b', 100, replicas=(replica_of('/b', 'READY'),)),
     )
     canary = changed(PROMOTED, state=phase, text=f'{phase.word}: why')
-    return router_view('/r', slots=slots, canary=canary)
+    return router_of('/r', slots=slots, canary=canary)
 
 
 @dataclass
@@ -152,9 +150,7 @@ class Fleet:
             raise reply
         if reply:
             return reply
-        self.view = changed(
-            self.view, canary=canary_state(), split_percent=values['split_percent']
-        )
+        self.view = changed(self.view, canary=canary_of(), split_percent=values['split_percent'])
         return True, 'done'
 
     def wait_for_router(self, name: str, accepts: Any, timeout_s: float | None = None) -> Any:
@@ -230,10 +226,10 @@ class StartFleet(Fleet):
             return super().control_slot(name, command, reason=reason)
         self.commands.append((command, reason))
         if command == 'CANARY_STOP':
-            self.view = changed(self.view, canary=canary_state(), split_percent=100)
+            self.view = changed(self.view, canary=canary_of(), split_percent=100)
         if command == 'CANARY_START':
             candidate = self.view.slot('b').policy
-            canary = canary_state(CanaryPhase.RUNNING, step_count=2, planned_policy=candidate)
+            canary = canary_of(CanaryPhase.RUNNING, step_count=2, planned_policy=candidate)
             self.view = changed(self.view, canary=canary, split_percent=50)
         return True, 'done'
 
@@ -268,12 +264,12 @@ def test_the_shadow_is_skipped_by_name_and_reason_before_the_plan_starts():
     assert fleet.commands == [('SKIP_SHADOW', by)]
 
 
-BY_HAND = changed(router(CanaryPhase.OFF), canary=canary_state(), split_percent=50)
+BY_HAND = changed(router(CanaryPhase.OFF), canary=canary_of(), split_percent=50)
 STOPPED = '/r has no plan and gives all new episodes to slot a'
 
 
 def test_a_start_that_ends_after_the_split_was_set_says_so():
-    robot = robot_view('/robot_7/edge', slot='b', episode_id='ep_1', server='/r')
+    robot = robot_of('/robot_7/edge', slot='b', episode_id='ep_1', server='/r')
     fleet = StartFleet(view=BY_HAND, robots=[robot], loads=OTHER)
     with pytest.raises(PartlyDone, match=f'Now {STOPPED}') as raised:
         start(fleet, '/models/v2')

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support.tools.operator_states import router_view
+from support.tools.operator_states import router_of
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.main import main
@@ -19,7 +19,7 @@ from lerobot_serve.tools.operate.rollout.shadow_loading import (
     stop_shadow,
 )
 
-ROUTER = router_view('/cell/policy_router')
+ROUTER = router_of('/cell/policy_router')
 SERVER = '/cell/rehearsal/policy_server'
 
 

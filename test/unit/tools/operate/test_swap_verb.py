@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from support.tools.operator_states import changed, SERVER_NAMES, server_view
+from support.tools.operator_states import changed, SERVER_NAMES, server_of
 
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.errors import UserError
@@ -17,7 +17,7 @@ from lerobot_serve.tools.operate.swap import swapping
 from lerobot_serve.tools.operate.swap.swap_rules import swap_rule
 
 Swap = ServerStatus.Swap
-SERVED = server_view('/policy_server', 'ACTIVE', policy='pick@1', active_sessions=2)
+SERVED = server_of('/policy_server', 'ACTIVE', policy='pick@1', active_sessions=2)
 LOADING = changed(SERVED, swap=Swap.LOADING, swap_text='loading /models/new beside pick@1')
 DONE = changed(SERVED, policy='pick@2', swap=Swap.DONE, swap_text='pick@2 has replaced pick@1')
 FAILED = changed(SERVED, swap=Swap.FAILED, swap_text='pick@1 goes on: no such file')

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 from support.tools.operator_states import (
-    canary_state,
+    canary_of,
     changed,
-    robot_view,
-    router_view,
+    robot_of,
+    router_of,
     SLOT_NAMES,
-    slot_state,
+    slot_of,
 )
 
 from lerobot_serve.errors import UserError
@@ -53,7 +53,7 @@ class Fleet:
         return PLAN
 
     def robot(self, node: str) -> RobotView:
-        return robot_view('/robot_7/edge_controller', paused=self._paused)
+        return robot_of('/robot_7/edge_controller', paused=self._paused)
 
     def robots(self) -> list[RobotView]:
         return [self.robot('')]
@@ -63,11 +63,9 @@ class Fleet:
 
 
 def router(phase: CanaryPhase = CanaryPhase.OFF, state: str = 'HEALTHY') -> RouterView:
-    slots = (slot_state('a', policy='v1@1'), slot_state('b', policy='v2@2', state=state))
-    canary = canary_state(
-        phase, candidate_policy='v2@2', text='why', step_count=3, share_percent=25
-    )
-    return router_view(ROUTER, split_percent=75, slots=slots, canary=canary)
+    slots = (slot_of('a', policy='v1@1'), slot_of('b', policy='v2@2', state=state))
+    canary = canary_of(phase, candidate_policy='v2@2', text='why', step_count=3, share_percent=25)
+    return router_of(ROUTER, split_percent=75, slots=slots, canary=canary)
 
 
 @pytest.mark.parametrize('verb', VERBS)
@@ -184,7 +182,7 @@ def test_a_command_is_done_only_in_the_state_that_was_read():
 
 
 def test_the_last_state_of_a_silent_robot_is_not_read_again():
-    silent = unheard_robot(robot_view('/robot_7/edge_controller', paused=True))
+    silent = unheard_robot(robot_of('/robot_7/edge_controller', paused=True))
 
     class Known(Fleet):
         def robot(self, node: str) -> RobotView:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 from support.tools.operator_states import (
-    canary_state,
+    canary_of,
     changed,
-    learner_view,
-    robot_view,
-    router_view,
-    server_view,
-    slot_state,
+    learner_of,
+    robot_of,
+    router_of,
+    server_of,
+    slot_of,
 )
 
 from lerobot_serve.contract.codec import encode
@@ -37,7 +37,7 @@ from lerobot_serve.tools.operate.fleet_state import RobotView
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 
 NODE, NODE_OF_ROUTER, NODE_OF_SERVER = '/robot_7/edge_controller', '/policy_router', '/a1/server'
-PLAYS = robot_view(NODE, 'robot_7', 'STREAMING', server=NODE_OF_ROUTER, episode_id='e1')
+PLAYS = robot_of(NODE, 'robot_7', 'STREAMING', server=NODE_OF_ROUTER, episode_id='e1')
 SETTINGS = RolloutSettings(plan=parse_plan(['25', '100']))
 
 
@@ -59,8 +59,8 @@ class Recorded:
         self.recorder.on_robot(view.node, EdgeSample(view, **numbers), 0.8, now_s)
 
     def router(self, phase=CanaryPhase.RUNNING, now_s: float = 0.0) -> None:
-        slots = (slot_state('a', policy='v1@1'), slot_state('b', policy='v2@2'))
-        view = router_view(NODE_OF_ROUTER, slots=slots, canary=canary_state(phase))
+        slots = (slot_of('a', policy='v1@1'), slot_of('b', policy='v2@2'))
+        view = router_of(NODE_OF_ROUTER, slots=slots, canary=canary_of(phase))
         self.recorder.on_router(view, SETTINGS, None, now_s)
 
     def silent(self, kind: str = ROBOT, node: str = NODE, *, has_publisher: bool = False) -> None:
@@ -110,7 +110,7 @@ def test_a_silent_router_says_whether_it_hangs(seen, has_publisher):
 def test_what_was_forgotten_is_no_target_and_comes_back_as_new(seen):
     seen.robot()
     seen.router()
-    seen.recorder.on_server(NODE_OF_SERVER, server_view('', 'ACTIVE').status, 0.0)
+    seen.recorder.on_server(NODE_OF_SERVER, server_of('', 'ACTIVE').status, 0.0)
     for kind, node in ((ROBOT, NODE), (ROUTER, NODE_OF_ROUTER), (SERVER, NODE_OF_SERVER)):
         seen.silent(kind, node)
         assert node in seen.rows(kind)
@@ -180,7 +180,7 @@ def test_a_router_has_its_plan_and_a_phase_of_a_newer_version_is_shown(seen):
 
 
 def test_a_learner_comes_falls_silent_comes_back_and_is_forgotten(seen):
-    trains = learner_view('/learner', 'TRAINING', round=3, progress=0.4, loss=0.1)
+    trains = learner_of('/learner', 'TRAINING', round=3, progress=0.4, loss=0.1)
     assert seen.rows(LEARNER) == {}
     seen.recorder.on_learner(trains, 0.0)
     assert seen.rows(LEARNER) == {'/learner': learner_row(trains)}

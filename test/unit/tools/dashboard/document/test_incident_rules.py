@@ -9,7 +9,7 @@ import pytest
 from support.tools.operator_states import (
     changed,
     EDGE_NAMES,
-    robot_view,
+    robot_of,
     RUNG_NAMES,
     SERVER_NAMES,
     SLOT_NAMES,
@@ -19,7 +19,7 @@ from lerobot_serve.contract.records import EdgeState, ReplicaState
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.dashboard.document import incident_rules as rules
 
-ROBOT = robot_view('/robot_7/edge', episode_id='e1', policy='v1', server='/router').edge
+ROBOT = robot_of('/robot_7/edge', episode_id='e1', policy='v1', server='/router').edge
 # new state -> kind and severity, whatever the old one was
 ENTERED = {
     'STALLED': ('stall', 'error'),

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from support.learner import shown_learner
-from support.tools.operator_states import changed, learner_view
+from support.tools.operator_states import changed, learner_of
 
 from lerobot_serve.contract.records import DropCount
 from lerobot_serve.tools.dashboard.document.printed_numbers import TEXT_LIMIT
@@ -56,18 +56,18 @@ def test_the_table_has_every_phase():
 
 @pytest.mark.parametrize(('phase', 'runs'), RUNS.items())
 def test_each_phase_says_whether_a_round_runs(phase, runs):
-    row = learner_row(learner_view(NODE, phase))
+    row = learner_row(learner_of(NODE, phase))
     assert (row['phase'], row['is_running']) == (phase, runs)
 
 
 def test_what_is_not_known_is_absent():
-    row = learner_row(learner_view(NODE, 'TRAINING'))
+    row = learner_row(learner_of(NODE, 'TRAINING'))
     assert not {'progress', 'loss', 'remaining_s'} & set(row)
 
 
 def test_hostile_texts_and_numbers_are_bounded_and_valid_json():
     long = '<script>' * TEXT_LIMIT
-    hostile = learner_view(
+    hostile = learner_of(
         NODE,
         'TRAINING',
         text=long,

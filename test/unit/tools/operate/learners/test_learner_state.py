@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from support.tools.operator_states import learner_view
+from support.tools.operator_states import learner_of
 
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.tools.operate.learners.learner_state import (
@@ -70,5 +70,5 @@ def test_the_table_has_every_phase():
 
 @pytest.mark.parametrize(('phase', 'runs'), RUNS.items())
 def test_a_round_runs_in_these_phases(phase, runs):
-    assert learner_view('/learner', phase).is_running is runs
-    assert not learner_view('/learner', phase, silent_s=4.0).is_running
+    assert learner_of('/learner', phase).is_running is runs
+    assert not learner_of('/learner', phase, silent_s=4.0).is_running

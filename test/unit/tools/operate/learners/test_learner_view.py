@@ -8,7 +8,7 @@ import math
 
 import pytest
 from support.learner.shown_learner import TRAINS
-from support.tools.operator_states import changed, learner_view
+from support.tools.operator_states import changed, learner_of
 
 from lerobot_serve.contract.records import DropCount
 from lerobot_serve.tools.operate.learners.learner_state import (
@@ -88,7 +88,7 @@ def test_a_learner_that_never_sent_a_state_is_one_line():
 
 
 def test_before_the_first_round_nothing_is_invented():
-    new = learner_view('/learner', 'WAITING', episodes_wanted=50)
+    new = learner_of('/learner', 'WAITING', episodes_wanted=50)
     assert as_text([new]).splitlines() == [
         '/learner: waiting',
         '  episodes   0 of 50 new, 0 in all',
