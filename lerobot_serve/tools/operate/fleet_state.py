@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite, isnan
 from typing import Any
@@ -63,13 +62,13 @@ def headroom(guard: GuardState) -> float | None:
     return None if isnan(guard.value) or not guard.limit else 1 - guard.value / guard.limit
 
 
-def shown(record: Struct, fields: Mapping[str, str] | Iterable[str]) -> dict[str, Any]:
+def shown(record: Struct, *names: str, **others: str) -> dict[str, Any]:
     """
-    Return fields of a record, by other names where `fields` maps them: constants as their names,
-    and None for a number that is not known.
+    Return fields of a record, `others` by another key: constants as their names, and None for a
+    number that is not known.
     """
-    pairs = fields.items() if isinstance(fields, Mapping) else ((name, name) for name in fields)
-    return {key: _shown(getattr(record, name)) for key, name in pairs}
+    keys = {name: name for name in names} | others
+    return {key: _shown(getattr(record, name)) for key, name in keys.items()}
 
 
 def _shown(value: object) -> object:

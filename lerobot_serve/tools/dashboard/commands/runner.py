@@ -29,7 +29,7 @@ from lerobot_serve.tools.dashboard.commands.planned import (
     refusal_text,
 )
 from lerobot_serve.tools.dashboard.commands.request import BadRequest, CommandRequest
-from lerobot_serve.tools.dashboard.document.rows.router_rows import effect_of
+from lerobot_serve.tools.dashboard.document.rows import effect_of
 from lerobot_serve.tools.operate import operations
 from lerobot_serve.tools.operate.commands import Effect, RobotVerb, Verb
 from lerobot_serve.tools.operate.fleet_client import FleetClient

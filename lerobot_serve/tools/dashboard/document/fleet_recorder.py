@@ -33,17 +33,18 @@ from lerobot_serve.tools.dashboard.document.incidents import Incidents, Moment
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded
 from lerobot_serve.tools.dashboard.document.router_history import Decisions, Evidence
-from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample
-from lerobot_serve.tools.dashboard.document.rows.learner_rows import learner_row
-from lerobot_serve.tools.dashboard.document.rows.robot_rows import (
+from lerobot_serve.tools.dashboard.document.rows import (
+    learner_row,
     robot_row,
+    router_row,
+    server_row,
     silent_row,
     with_new_numbers,
     with_old_numbers,
 )
-from lerobot_serve.tools.dashboard.document.rows.router_rows import router_row, server_row
 from lerobot_serve.tools.dashboard.document.time_of_day import instant, time_of_day
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
+from lerobot_serve.tools.dashboard.robot.edge_state import EdgeSample
 from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView

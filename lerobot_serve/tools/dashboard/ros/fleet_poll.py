@@ -27,7 +27,7 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     ROBOT,
     ROUTER,
 )
-from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeStateReader
+from lerobot_serve.tools.dashboard.robot.edge_state import EdgeStateReader
 from lerobot_serve.tools.dashboard.ros.fleet_topics import (
     CANARY,
     FleetTopics,

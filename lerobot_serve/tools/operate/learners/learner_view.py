@@ -51,7 +51,7 @@ def _object(learner: LearnerView) -> dict[str, Any]:
     found: dict[str, Any] = {
         'node': learner.node,
         'phase': learner.phase,
-        **shown(learner.state, FIELDS),
+        **shown(learner.state, *FIELDS),
         'progress': learner.progress,
         'loss': learner.loss,
         'has_diverged': learner.has_diverged,

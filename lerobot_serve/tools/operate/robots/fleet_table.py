@@ -84,7 +84,7 @@ def as_json(robots: Iterable[RobotView]) -> list[dict[str, Any]]:
 
 
 def _object(robot: RobotView) -> dict[str, Any]:
-    found = {'name': robot.name, 'node': robot.node, **shown(robot.edge, FIELDS)}
+    found = {'name': robot.name, 'node': robot.node, **shown(robot.edge, *FIELDS)}
     found |= {'state': robot.state, 'age_s': robot.age_s}
     return found | dict.fromkeys((*MEASURED, 'rung')) if robot.is_silent else found
 

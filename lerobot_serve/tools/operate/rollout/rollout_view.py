@@ -164,14 +164,14 @@ def as_json(view: RolloutView) -> dict[str, Any]:
     found = asdict(view)
     found['bars'] = [{**asdict(bar), 'ratio': bar.ratio} for bar in view.bars]
     found['guards'] = [
-        shown(each, GUARD_FIELDS) | {'headroom': headroom(each)} for each in view.guards
+        shown(each, *GUARD_FIELDS) | {'headroom': headroom(each)} for each in view.guards
     ]
     found['slots'] = [
-        shown(each, SLOT_FIELDS)
-        | {'replicas': [shown(replica, REPLICA_FIELDS) for replica in each.replicas]}
+        shown(each, *SLOT_FIELDS)
+        | {'replicas': [shown(replica, *REPLICA_FIELDS) for replica in each.replicas]}
         for each in view.slots
     ]
-    found['shadow'] = view.shadow and shown(view.shadow, SHADOW_FIELDS)
+    found['shadow'] = view.shadow and shown(view.shadow, **SHADOW_FIELDS)
     return found
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.ros.contract.service_bytes import encode
-from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeStateReader
+from lerobot_serve.tools.dashboard.robot.edge_state import EdgeStateReader
 from lerobot_serve_interfaces.msg import DropCount, EdgeState
 
 NODE = '/robot_7/edge_controller'

@@ -29,9 +29,8 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     SERVER,
     SETTLED_S,
 )
-from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample, EdgeStateReader
-from lerobot_serve.tools.dashboard.document.rows.learner_rows import learner_row
-from lerobot_serve.tools.dashboard.document.rows.robot_rows import FIRST_RANK
+from lerobot_serve.tools.dashboard.document.rows import FIRST_RANK, learner_row
+from lerobot_serve.tools.dashboard.robot.edge_state import EdgeSample, EdgeStateReader
 from lerobot_serve.tools.operate.commands import Effect, robot_rule, RobotVerb
 from lerobot_serve.tools.operate.fleet_state import RobotView
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings

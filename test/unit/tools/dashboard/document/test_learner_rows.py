@@ -11,7 +11,7 @@ from support.tools.operator_states import changed, learner_of
 
 from lerobot_serve.contract.records import DropCount
 from lerobot_serve.tools.dashboard.document.printed_numbers import TEXT_LIMIT
-from lerobot_serve.tools.dashboard.document.rows.learner_rows import learner_row
+from lerobot_serve.tools.dashboard.document.rows import learner_row
 from lerobot_serve.tools.operate.learners.learner_state import LEARNER_PHASES
 
 TRAINS = changed(
