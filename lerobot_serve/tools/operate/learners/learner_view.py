@@ -28,15 +28,7 @@ PHASE_WORDS = {
     NO_STATE: 'no state received',
 }
 # of LearnerState, in the order of JSON
-FIELDS = (
-    'text',
-    'round',
-    'parent',
-    'latest',
-    'episodes',
-    'episodes_new',
-    'episodes_wanted',
-)
+FIELDS = (*('text', 'round', 'parent', 'latest', 'episodes', 'episodes_new', 'episodes_wanted'),)
 # what is measured, which is old when a learner is silent
 MEASURED = ('progress', 'loss', 'remaining_s')
 WHY_SILENT = 'it ended, hangs, or its link is cut'

@@ -32,22 +32,9 @@ HEADS = ('ROBOT', 'STATE', 'RUNG', 'SLOT', 'POLICY', 'EPISODE', 'QUEUE', 'ROUND 
 
 # of EdgeState, in the order of JSON
 FIELDS = (
-    'client_id',
-    'state',
-    'rung',
-    'paused',
-    'intervention',
-    'reason',
-    'server',
-    'slot',
-    'policy',
-    'episode_id',
-    'task',
-    'queue_remaining_s',
-    'action_age_s',
-    'round_trip_ms',
-    'stalls',
-    'cage_trips',
+    *('client_id', 'state', 'rung', 'paused', 'intervention', 'reason', 'server', 'slot'),
+    *('policy', 'episode_id', 'task', 'queue_remaining_s', 'action_age_s', 'round_trip_ms'),
+    *('stalls', 'cage_trips'),
 )
 # measured values of a robot, which are old when it is silent
 MEASURED = ('queue_remaining_s', 'action_age_s', 'round_trip_ms')
