@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 import time
 
+from lerobot_serve.contract.records import ReplicaState, SlotState
 from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.process_specs import ProcessSpec, ROUTER
 from lerobot_serve.demo.results.scoreboard import Scoreboard
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.fleet_client import FleetClient
-from lerobot_serve.tools.operate.fleet_state import ReplicaView, SlotView
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 
 POLL_S = 0.1
@@ -44,15 +44,15 @@ class FleetStage:
         process.wait()
         return now_s
 
-    def replicas(self, slot: str) -> tuple[ReplicaView, ...]:
+    def replicas(self, slot: str) -> tuple[ReplicaState, ...]:
         """Return the servers of a slot as the router reports them, none before its first state."""
         router = self.client.last_router(ROUTER)
         found = router.slot(slot) if router else None
-        return (found or SlotView(slot)).replicas
+        return (found or SlotState(slot)).replicas
 
     def replica_state(self, slot: str, server: str) -> str:
         """Return the state of a server at the router, empty before the first state."""
-        return next((r.state for r in self.replicas(slot) if r.server == server), '')
+        return next((r.state.name for r in self.replicas(slot) if r.server == server), '')
 
     def wait(self, until: Callable[[], object], limit_s: float, what: str) -> None:
         """Wait until a condition holds."""

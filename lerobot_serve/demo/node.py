@@ -10,6 +10,8 @@ from geometry_msgs.msg import PointStamped
 from rclpy.subscription import Subscription
 from sensor_msgs.msg import JointState
 
+from lerobot_serve.contract import records
+from lerobot_serve.contract.codec import decode
 from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.process_specs import LEARNER, ROUTER
 from lerobot_serve.demo.results.scoreboard import (
@@ -24,7 +26,7 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.sim.arm import ELBOW, SHOULDER
-from lerobot_serve.tools.operate.message_views import robot_view
+from lerobot_serve.tools.operate.fleet_state import RobotView
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, LearnerState, RoutingDecision
 
 # a joint that has turned so far has moved; encoders of the simulation have no noise
@@ -48,8 +50,9 @@ class DemoMonitor(SteadyClockNode):
         )
 
     def _watch_robot(self, name: str) -> None:
+        topic, receive = f'{edge_node_name(name)}/state', partial(self._on_edge, name)
+        self.create_subscription(EdgeState, topic, receive, qos.STATE, raw=True)
         for kind, topic, callback, profile in (
-            (EdgeState, f'{edge_node_name(name)}/state', self._on_edge, qos.STATE),
             (PointStamped, f'/{name}/target', self._on_target, qos.STATE),
             (EpisodeOutcome, f'/{name}/episode_outcome', self._on_outcome, qos.OUTCOME),
         ):
@@ -84,17 +87,18 @@ class DemoMonitor(SteadyClockNode):
 
     # executor thread
 
-    def _on_edge(self, name: str, message: EdgeState) -> None:
+    def _on_edge(self, name: str, raw: bytes) -> None:
+        edge = decode(records.EdgeState, raw)
         robot: RobotStatus = self.board.robots[name]
         with self.board.lock:
-            robot.view = robot_view(edge_node_name(name), message)
-            robot.stalls, robot.cage_trips = message.stalls, message.cage_trips
-            robot.chunks, robot.executed = message.chunks_accepted, message.actions_executed
-            robot.ticks = message.control_steps
-            robot.control_steps_missed = message.control_steps_missed
-            robot.drops = {drop.reason: drop.count for drop in message.dropped}
-            if message.intervention != EdgeState.INTERVENTION_NONE:
-                self.board.corrected_episodes.add(message.episode_id)
+            robot.view = RobotView(edge_node_name(name), edge)
+            robot.stalls, robot.cage_trips = edge.stalls, edge.cage_trips
+            robot.chunks, robot.executed = edge.chunks_accepted, edge.actions_executed
+            robot.ticks = edge.control_steps
+            robot.control_steps_missed = edge.control_steps_missed
+            robot.drops = {drop.reason: drop.count for drop in edge.dropped}
+            if edge.intervention is not records.EdgeState.Intervention.NONE:
+                self.board.corrected_episodes.add(edge.episode_id)
         self.board.changed.set()
 
     def _on_learner(self, message: LearnerState) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 import threading
 
+from lerobot_serve.contract.records import SlotState
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 
@@ -60,7 +61,7 @@ class RobotStatus:
 
     @property
     def server(self) -> str:
-        return self.view.server
+        return self.view.edge.server
 
 
 class Scoreboard:
@@ -92,7 +93,7 @@ class Scoreboard:
     def add_arm_frame(self, robot: str, frame: ArmFrame) -> None:
         """Add the pose of an arm, under the policy that controls it. Executor."""
         with self.lock:
-            version = version_of(self.robots[robot].view.policy)
+            version = version_of(self.robots[robot].view.edge.policy)
             if version:
                 self.clips.setdefault((robot, version), ArmClip()).add(frame)
 
@@ -232,7 +233,7 @@ class ArmClip:
         return self.frames[-1].time_s - self.frames[0].time_s if self.frames else 0.0
 
 
-DRAINED = 'DRAINED'
+DRAINED = SlotState.State.DRAINED
 # phase of the canary -> label of its begin
 PHASE_MARKS = {
     CanaryPhase.PAUSED: 'paused',
@@ -244,14 +245,14 @@ PHASE_MARKS = {
 def router_events(before: RouterView, after: RouterView) -> Iterator[tuple[str, str]]:
     """Yield the text and the label of each promotion, step, rollback, drain and restore."""
     old, new = before.canary, after.canary
-    if new.phase in PHASE_MARKS and new.phase is not old.phase:
-        yield f'rollout of {new.candidate}: {new.text}', PHASE_MARKS[new.phase]
-    elif new.phase in ON_TRIAL and (old.phase not in ON_TRIAL or old.step != new.step):
+    if new.state in PHASE_MARKS and new.state is not old.state:
+        yield f'rollout of {new.candidate_policy}: {new.text}', PHASE_MARKS[new.state]
+    elif new.state in ON_TRIAL and (old.state not in ON_TRIAL or old.step != new.step):
         yield f'{new.share_percent} % of new episodes to slot b', f'{new.share_percent} %'
-    for slot in after.slots:
+    for slot in after.state.slots:
         earlier = before.slot(slot.slot)
-        was_drained = earlier is not None and earlier.state == DRAINED
-        if slot.state == DRAINED and earlier is not None and not was_drained:
+        was_drained = earlier is not None and earlier.state is DRAINED
+        if slot.state is DRAINED and earlier is not None and not was_drained:
             yield f'slot {slot.slot} is drained: {slot.text}', f'{slot.slot} drained'
-        elif was_drained and slot.state != DRAINED:
+        elif was_drained and slot.state is not DRAINED:
             yield f'slot {slot.slot} is restored', f'{slot.slot} restored'

@@ -17,10 +17,10 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from lerobot_serve.contract.records import ShadowSummary
 from lerobot_serve.demo.dashboard import TOKEN
 from lerobot_serve.demo.results.scoreboard import DemoEvent, named, Scoreboard
 from lerobot_serve.demo.tour.commands import TypedCommand
-from lerobot_serve.tools.operate.fleet_state import ShadowView
 from lerobot_serve.tools.operate.robots import fleet_table
 from lerobot_serve.tools.output.local_time import format_local
 
@@ -45,7 +45,7 @@ class Watch(Protocol):
 
     def poll(self, limit_s: float) -> list[str]: ...
 
-    def text(self, shadow: ShadowView | None = None, shown: int = 0) -> str: ...
+    def text(self, shadow: ShadowSummary | None = None, shown: int = 0) -> str: ...
 
 
 class Screen:
@@ -68,7 +68,7 @@ class Screen:
         self._marks = dict.fromkeys(claims, '  ')
         self.commands: list[TypedCommand] = []
         self.watch: Watch | None = None
-        self.shadow: ShadowView | None = None
+        self.shadow: ShadowSummary | None = None
         self._drawn_s = 0.0
         self._printed_events = 0
         # of each command, in their order

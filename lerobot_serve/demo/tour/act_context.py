@@ -11,12 +11,9 @@ from pathlib import Path
 import signal
 import time
 
+from lerobot_serve.contract.records import ReplicaState, ShadowSummary, SlotState
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.child_processes import (
-    ChildProcesses,
-    FleetLog,
-    process_ids,
-)
+from lerobot_serve.demo.child_processes import ChildProcesses, FleetLog, process_ids
 from lerobot_serve.demo.dashboard import Dashboard
 from lerobot_serve.demo.node import DemoMonitor
 from lerobot_serve.demo.process_specs import ROUTER
@@ -27,7 +24,7 @@ from lerobot_serve.demo.tour.link import DemoLink
 from lerobot_serve.demo.tour.verb_process import run_process
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.fleet_client import FleetClient
-from lerobot_serve.tools.operate.fleet_state import ReplicaView, RouterView, ShadowView, SlotView
+from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.outcome import ResultUnknown
 from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
 from lerobot_serve.tools.processes.node_processes import executable_path
@@ -74,17 +71,17 @@ class ActContext:
         """Return the newest state of the router; an empty one before the first."""
         return self.client.last_router(ROUTER) or RouterView(ROUTER)
 
-    def slot(self, name: str) -> SlotView:
-        return self.router().slot(name) or SlotView(name, state='UNAVAILABLE')
+    def slot(self, name: str) -> SlotState:
+        return self.router().slot(name) or SlotState(name, state=SlotState.State.UNAVAILABLE)
 
-    def replica(self, slot: str, server: str) -> ReplicaView:
+    def replica(self, slot: str, server: str) -> ReplicaState:
         """Return the state of a server at the router."""
         found = (each for each in self.slot(slot).replicas if each.server == server)
-        return next(found, ReplicaView(server))
+        return next(found, ReplicaState(server))
 
-    def shadow(self) -> ShadowView:
+    def shadow(self) -> ShadowSummary:
         """Return the newest comparison of the shadow; an empty one before the first."""
-        return self.client.shadow(ROUTER, 0.0) or ShadowView()
+        return self.client.shadow(ROUTER, 0.0) or ShadowSummary()
 
     # commands
 
@@ -181,7 +178,7 @@ class ActContext:
         now = self.client.last_router(ROUTER)
         if now:
             # the first state is no change
-            for text, mark in router_events(self._seen if self._seen.slots else now, now):
+            for text, mark in router_events(self._seen if self._seen.state.slots else now, now):
                 self.add_event(text, mark)
             self._seen = now
             self.screen.shadow = self.client.shadow(ROUTER, 0.0)
@@ -190,7 +187,7 @@ class ActContext:
 
     def _find_watch(self, router: RouterView) -> None:
         """Give the screen the view of `rollout watch` as soon as the router gives its settings."""
-        if self.screen.watch is None and router.slots:
+        if self.screen.watch is None and router.state.slots:
             with contextlib.suppress(UserError, ResultUnknown):
                 self.screen.watch = RolloutWatch(self.client, router)
 
@@ -221,11 +218,11 @@ class ActContext:
 
     def _status_text(self) -> str:
         """Return the state of robots and router, for the error of an act."""
-        robots = [f'{n}: {r.state} {r.view.reason}'.strip() for n, r in self.board.robots.items()]
-        return (
-            f'{"; ".join(robots)}; router: {self.router().health or "no status received"}; see '
-            f'{self.folder}/*.log'
-        )
+        robots = [
+            f'{n}: {r.state} {r.view.edge.reason}'.strip() for n, r in self.board.robots.items()
+        ]
+        health = self.router().state.health or 'no status received'
+        return f'{"; ".join(robots)}; router: {health}; see {self.folder}/*.log'
 
 
 def up_command(file: Path, domain: int) -> VerbCommand:

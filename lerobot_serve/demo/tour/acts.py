@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lerobot_serve.contract.records import ReplicaState
 from lerobot_serve.demo import process_specs, steady_time
 from lerobot_serve.demo.process_specs import ROUTER, server_node_name
 from lerobot_serve.demo.results.scoreboard import version_of
@@ -28,6 +29,7 @@ AFTER_ROLLBACK_S = 1.0
 PLAN_REMARK = 'share of new episodes to v2 [%], and outcomes of v2 that the step needs'
 # half of the episodes, so that the robots meet v3 soon
 BROKEN_PLAN, BROKEN_REMARK = '50:4,100', 'load v3 into slot b, then the same with v3'
+UNSERVED = (ReplicaState.State.UNHEALTHY, ReplicaState.State.UNAVAILABLE)
 Figures = dict[str, Any]
 
 
@@ -71,7 +73,7 @@ def shadow(context: ActContext) -> Figures:
     context.wait(
         lambda: (
             context.shadow().samples >= SHADOW_SAMPLES
-            and not context.shadow().unmet
+            and not context.shadow().unmet_requirements
             and is_served(context, 'b')
         ),
         SHADOW_S,
@@ -79,12 +81,11 @@ def shadow(context: ActContext) -> Figures:
     )
     context.run_verb('rollout', 'status')
     seen = context.shadow()
-    # both are known once there are samples
-    divergence, latency_ms = seen.divergence or 0.0, seen.latency_ms_p95 or 0.0
+    divergence, latency_ms = seen.divergence_mean, seen.latency_ms_p95
     context.add_event(f'v2 in shadow: {seen.samples} requests, {divergence:.3f} rad apart')
     return {
         'shown': board.placed_after('v2', 0.0) == 0,
-        'policy': seen.policy,
+        'policy': seen.shadow_policy,
         'episodes': seen.episodes,
         'samples': seen.samples,
         'divergence_rad': round(divergence, 4),
@@ -101,7 +102,7 @@ def kill_server(context: ActContext) -> Figures:
     before = {name: (r.stalls, r.chunks) for name, r in board.robots.items()}
     killed_s = context.kill(victim, f'{victim}/policy_server')
     context.wait(
-        lambda: context.replica('a', busiest).state in ('UNHEALTHY', 'UNAVAILABLE'),
+        lambda: context.replica('a', busiest).state in UNSERVED,
         KILL_S,
         'the router marks the server unavailable',
     )
@@ -116,7 +117,9 @@ def kill_server(context: ActContext) -> Figures:
     stalled = sum(r.stalls > before[name][0] for name, r in board.robots.items())
     context.add_event(f'{stalled} robots stalled')
     context.wait(
-        lambda: context.replica('a', busiest).state == 'READY', KILL_S, f'{victim} is back'
+        lambda: context.replica('a', busiest).state is ReplicaState.State.READY,
+        KILL_S,
+        f'{victim} is back',
     )
     back_s = steady_time.now_s() - killed_s
     context.add_event(
@@ -148,17 +151,17 @@ def canary(context: ActContext) -> Figures:
                     'after_s': round(steady_time.now_s() - begun_s, 1),
                 }
             )
-        return now.phase in (CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK)
+        return now.state in (CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK)
 
     context.wait(is_over, CANARY_S, 'the canary ends')
     end, took_s = context.router().canary, steady_time.now_s() - begun_s
-    context.add_event(f'v2 is {end.phase.word.replace("_", " ")} after {took_s:.0f} s')
-    if end.phase is CanaryPhase.PROMOTED:
+    context.add_event(f'v2 is {end.state.word.replace("_", " ")} after {took_s:.0f} s')
+    if end.state is CanaryPhase.PROMOTED:
         context.record('v2')
         context.run_verb('rollout', 'finish', '--yes', remark='v2 becomes the champion in slot a')
     return {
-        'shown': end.phase is CanaryPhase.PROMOTED,
-        'ends': end.phase.word,
+        'shown': end.state is CanaryPhase.PROMOTED,
+        'ends': end.state.word,
         'why': end.text,
         'plan': context.plan,
         'steps': seen,
@@ -184,7 +187,7 @@ def broken_policy(context: ActContext) -> Figures:
         remark=BROKEN_REMARK,
     )
     took_s = context.wait(
-        lambda: context.router().canary.phase is CanaryPhase.ROLLED_BACK,
+        lambda: context.router().canary.state is CanaryPhase.ROLLED_BACK,
         BROKEN_S,
         'v3 is rolled back',
     )
@@ -222,7 +225,9 @@ SERVING_ACTS: dict[str, Callable[[ActContext], Figures]] = {
 
 def is_served(context: ActContext, slot: str) -> bool:
     """Return whether a replica of a slot is ready; the slot itself may wait for its shadow."""
-    return any(replica.state == 'READY' for replica in context.slot(slot).replicas)
+    return any(
+        replica.state is ReplicaState.State.READY for replica in context.slot(slot).replicas
+    )
 
 
 def holds_torch(pid: int) -> bool:

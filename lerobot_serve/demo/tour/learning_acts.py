@@ -140,7 +140,7 @@ def regress(context: ActContext) -> Figures:
         remark='a version from elsewhere, which moves alike and aims 18 mm aside',
     )
     context.wait(
-        lambda: context.router().canary.phase in ON_TRIAL, GATE_S, 'the version is on trial'
+        lambda: context.router().canary.state in ON_TRIAL, GATE_S, 'the version is on trial'
     )
     version = context.slot('b').policy
     if not await_promotion(context, version):
@@ -149,7 +149,7 @@ def regress(context: ActContext) -> Figures:
     narrowed_s = steady_time.now_s()
     context.add_event(f'targets are narrow: {1e3 * learning_fleet.NARROW_REACH_M:.0f} mm')
     context.wait(
-        lambda: context.router().canary.phase is CanaryPhase.ROLLED_BACK,
+        lambda: context.router().canary.state is CanaryPhase.ROLLED_BACK,
         BACK_S,
         f'{version} is rolled back',
     )
@@ -283,20 +283,20 @@ def await_promotion(context: ActContext, version: str) -> bool:
 
     def is_over() -> bool:
         now = context.router().canary
-        is_its_own = digest_of(now.candidate) == digest_of(version)
-        return is_its_own and now.phase in (CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK)
+        is_its_own = digest_of(now.candidate_policy) == digest_of(version)
+        return is_its_own and now.state in (CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK)
 
     context.wait(is_over, TRIAL_S, f'the trial of {version} ends')
     end = context.router().canary
-    context.add_event(f'{version} is {end.phase.word.replace("_", " ")}: {end.text}')
-    return end.phase is CanaryPhase.PROMOTED
+    context.add_event(f'{version} is {end.state.word.replace("_", " ")}: {end.text}')
+    return end.state is CanaryPhase.PROMOTED
 
 
 def await_champion(context: ActContext, version: str) -> None:
     """Wait until the loop has made a promoted version the champion of slot a."""
     context.wait(
         lambda: digest_of(context.slot('a').policy) == digest_of(version)
-        and context.router().canary.phase is CanaryPhase.OFF,
+        and context.router().canary.state is CanaryPhase.OFF,
         FINISH_S,
         f'{version} is the champion',
     )

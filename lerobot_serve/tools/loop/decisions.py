@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lerobot_serve.contract.fingerprint import digest_of
+from lerobot_serve.contract.records import CanaryState
 from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.operate.fleet_state import (
-    CanaryView,
     CANDIDATE_SLOT,
     CHAMPION_SLOT,
     RouterView,
+    waits_for_start,
 )
 from lerobot_serve.versions.manifest import Manifest
 
@@ -154,22 +155,22 @@ def rollout_facts(router: RouterView) -> RolloutFacts:
         rollout = Rollout.UNKNOWN
     return RolloutFacts(
         rollout,
-        canary.phase.word,
+        canary.state.word,
         canary.text,
         served,
-        canary.candidate or (candidate.policy if candidate else ''),
-        canary.planned,
+        canary.candidate_policy or (candidate.policy if candidate else ''),
+        canary.planned_policy,
         tuple((each.server, each.policy) for each in champion.replicas) if champion else (),
     )
 
 
-def _rollout(canary: CanaryView) -> Rollout:
-    phase = canary.phase
+def _rollout(canary: CanaryState) -> Rollout:
+    phase = canary.state
     if phase in (CanaryPhase.OFF, CanaryPhase.ROLLED_BACK):
         return Rollout.IDLE
     if phase is CanaryPhase.PROMOTED:
         return Rollout.WATCHED if canary.is_watched else Rollout.PROMOTED
-    if canary.waits_for_start:
+    if waits_for_start(canary):
         return Rollout.LOST
     is_trial = phase in (CanaryPhase.WAITING, *ON_TRIAL)
     return Rollout.ON_TRIAL if is_trial else Rollout.UNKNOWN

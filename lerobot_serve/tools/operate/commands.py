@@ -8,17 +8,17 @@ The tables are in rollout_rules and slot_rules; each has every verb in every sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
+from lerobot_serve.contract.records import CanaryState, SlotState
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import (
-    CanaryView,
     CANDIDATE_SLOT,
     RobotView,
     RouterView,
-    SlotView,
+    waits_for_start,
 )
 from lerobot_serve.tools.operate.rollout.rollout_rules import OTHER_POLICY_RULES, ROLLOUT_RULES
 from lerobot_serve.tools.operate.rule import (
@@ -55,19 +55,19 @@ NEWER = refuse(
 )
 
 
-def rollout_rule(verb: Verb, canary: CanaryView, plan: CanaryPlan | None = None) -> Rule:
+def rollout_rule(verb: Verb, canary: CanaryState, plan: CanaryPlan | None = None) -> Rule:
     """
     Return the rule of a verb for a canary, with its text filled in; `plan` is that of the router.
     """
-    if canary.phase not in tuple(CanaryPhase):
-        return filled(NEWER, state=canary.phase.word)
-    rules = OTHER_POLICY_RULES if canary.waits_for_start else None
-    rule = rules[verb] if rules else ROLLOUT_RULES[verb, canary.phase]
+    if canary.state not in tuple(CanaryPhase):
+        return filled(NEWER, state=canary.state.word)
+    rules = OTHER_POLICY_RULES if waits_for_start(canary) else None
+    rule = rules[verb] if rules else ROLLOUT_RULES[verb, canary.state]
     if rule.command == 'CANARY_PROMOTE':
         rule = replace(rule, step=canary.step)
     return filled(
         rule,
-        candidate=canary.candidate or 'the candidate',
+        candidate=canary.candidate_policy or 'the candidate',
         share_percent=canary.share_percent,
         next_share=_next_share(canary, plan),
         step_number=canary.step + 1,
@@ -78,7 +78,7 @@ def rollout_rule(verb: Verb, canary: CanaryView, plan: CanaryPlan | None = None)
     )
 
 
-def _next_share(canary: CanaryView, plan: CanaryPlan | None) -> str:
+def _next_share(canary: CanaryState, plan: CanaryPlan | None) -> str:
     """Return the share of the next step in words."""
     if canary.step + 2 >= canary.step_count:
         return '100 % of all new episodes, its last step,'
@@ -87,11 +87,11 @@ def _next_share(canary: CanaryView, plan: CanaryPlan | None) -> str:
     return 'the share of the next step'
 
 
-def slot_rule(verb: SlotVerb, slot: SlotView) -> Rule:
+def slot_rule(verb: SlotVerb, slot: SlotState) -> Rule:
     """Return the rule of a verb for a slot, with its text filled in."""
-    rule = SLOT_RULES.get((verb, slot.state))
+    rule = SLOT_RULES.get((verb, slot.state.name))
     if rule is None:
-        return filled(NEWER, state=f'slot {slot.slot} {slot.state}')
+        return filled(NEWER, state=f'slot {slot.slot} {slot.state.name}')
     return filled(
         rule,
         slot=slot.slot,
@@ -109,23 +109,23 @@ def robot_rule(verb: RobotVerb, robot: RobotView) -> Rule:
     if robot.is_silent and verb is not RobotVerb.PAUSE:
         return Rule(Effect.REFUSE, silent_robots.refusal(robot))
     # the last state of a silent robot is old: its pause may have ended
-    paused = robot.paused and not robot.is_silent
-    values = {**asdict(robot), 'name': robot.name}
-    return filled(ROBOT_RULES[verb, paused], **values)
+    paused = robot.edge.paused and not robot.is_silent
+    rule = ROBOT_RULES[verb, paused]
+    return filled(rule, name=robot.name, state=robot.state, reason=robot.edge.reason)
 
 
 def drain_consequence(slot: str, router: RouterView, *, at_once: bool) -> str:
     """Return what a drain does beside keeping new episodes away; empty for nothing."""
     texts = ['its running episodes leave with their next request'] if at_once else []
     canary = router.canary
-    if slot == CANDIDATE_SLOT and canary.phase in (*ON_TRIAL, CanaryPhase.WAITING):
-        begun = canary.phase is not CanaryPhase.WAITING
+    if slot == CANDIDATE_SLOT and canary.state in (*ON_TRIAL, CanaryPhase.WAITING):
+        begun = canary.state is not CanaryPhase.WAITING
         texts.append(
-            f'the rollout of {canary.candidate} is rolled back by it, and a verdict bars it'
+            f'the rollout of {canary.candidate_policy} is rolled back by it, and a verdict bars it'
             if begun
             else 'the rollout waits until it is restored'
         )
-    if not any(other.share_percent for other in router.slots if other.slot != slot):
+    if not any(other.share_percent for other in router.state.slots if other.slot != slot):
         texts.append(
             'no other slot has a share: new episodes are refused, and robots without actions '
             'descend their fallback ladders'
@@ -133,15 +133,16 @@ def drain_consequence(slot: str, router: RouterView, *, at_once: bool) -> str:
     return _listed(texts)
 
 
-def restore_consequence(canary: CanaryView, plan: CanaryPlan | None) -> str:
+def restore_consequence(canary: CanaryState, plan: CanaryPlan | None) -> str:
     """Return that a rollout which waits begins by a restore; empty when none does."""
-    if canary.phase is not CanaryPhase.WAITING or canary.waits_for_start:
+    if canary.state is not CanaryPhase.WAITING or waits_for_start(canary):
         return ''
     share = f' at {plan.steps[0].share_percent} % of new episodes' if plan else ''
     return _listed(
         [
-            f'the rollout of {canary.candidate or "the candidate"} waits, and begins{share} as '
-            'soon as both slots may take episodes; `lerobot-serve rollout stop` ends it'
+            f'the rollout of {canary.candidate_policy or "the candidate"} waits, and begins'
+            f'{share} as soon as both slots may take episodes; `lerobot-serve rollout stop` '
+            'ends it'
         ]
     )
 
@@ -150,11 +151,11 @@ def _listed(texts: Sequence[str]) -> str:
     return ''.join(f'; {text}' for text in texts)
 
 
-def split_refusal(canary: CanaryView) -> str:
+def split_refusal(canary: CanaryState) -> str:
     """Return why an operator may not set the split now; empty when one may."""
-    if canary.phase not in tuple(CanaryPhase):
-        return filled(NEWER, state=canary.phase.word).text
-    if canary.phase is not CanaryPhase.WAITING and canary.phase not in ON_TRIAL:
+    if canary.state not in tuple(CanaryPhase):
+        return filled(NEWER, state=canary.state.word).text
+    if canary.state is not CanaryPhase.WAITING and canary.state not in ON_TRIAL:
         return ''
     return (
         f'a rollout sets the split ({canary.text}): use `lerobot-serve rollout promote` or '

@@ -17,6 +17,7 @@ from types import TracebackType
 
 from rclpy.node import Node
 
+from lerobot_serve.contract.records import CanaryState, EdgeState, RouterState, ShadowSummary
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.operate.discovery.fleet_search import FleetSearch, is_old
@@ -24,13 +25,11 @@ from lerobot_serve.tools.operate.discovery.graph_search import STATE
 from lerobot_serve.tools.operate.discovery.known_nodes import KnownNodes
 from lerobot_serve.tools.operate.discovery.latched_states import LatchedStates
 from lerobot_serve.tools.operate.discovery.learner_search import LearnerSearch
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ShadowView
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
-from lerobot_serve.tools.operate.message_views import robot_view, router_view, shadow_view
 from lerobot_serve.tools.operate.names import operator_name
 from lerobot_serve.tools.operate.outcome import NotReached, WITHOUT_ROUTER
 from lerobot_serve.tools.operate.service_calls import ServiceCalls
-from lerobot_serve_interfaces.msg import CanaryState, EdgeState, RouterState, ShadowSummary
 
 
 class FleetClient(ServiceCalls):
@@ -139,13 +138,13 @@ class FleetClient(ServiceCalls):
 
         return self._states.wait(accepted, self.timeout_s if timeout_s is None else timeout_s)
 
-    def shadow(self, router: str, timeout_s: float | None = None) -> ShadowView | None:
+    def shadow(self, router: str, timeout_s: float | None = None) -> ShadowSummary | None:
         """Return the comparison of the shadow of a router; None when none arrives in time."""
         topic = f'{router}/shadow_summary'
         self._states.watch(ShadowSummary, topic)
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         found = self._states.wait(lambda: self._states.get(topic), limit_s)
-        return shadow_view(found.message) if found else None
+        return found.message if found else None
 
     def wait_for_robot(
         self, node: str, accepts: Callable[[RobotView], bool], timeout_s: float | None = None
@@ -157,7 +156,7 @@ class FleetClient(ServiceCalls):
         def accepted() -> RobotView | None:
             found = self._states.get(topic)
             # the latched state of a robot that hangs confirms nothing
-            view = robot_view(node, found.message) if found and not is_old(found) else None
+            view = RobotView(node, found.message) if found and not is_old(found) else None
             return view if view and accepts(view) else None
 
         return self._states.wait(accepted, self.timeout_s if timeout_s is None else timeout_s)
@@ -172,7 +171,7 @@ class FleetClient(ServiceCalls):
         if not state or not canary:
             return None
         age_s = time.monotonic() - max(state.at_s, canary.at_s)
-        return router_view(name, state.message, canary.message, age_s)
+        return RouterView(name, state.message, canary.message, age_s)
 
 
 def _own_node(runtime: NodeRuntime | None) -> Node:

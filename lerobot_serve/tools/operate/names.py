@@ -9,9 +9,10 @@ import os
 import re
 import socket
 
+from lerobot_serve.contract.records import SlotState
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import closest_name
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, SlotView
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, WITHOUT_ROUTER
 from lerobot_serve.tools.operate.silent_robots import age_text
 
@@ -72,7 +73,7 @@ def resolve_robot(given: str, found: Sequence[RobotView]) -> RobotView:
         )
     named: dict[str, dict[str, RobotView]] = {}
     for robot in found:
-        for name in filter(None, (robot.node.strip('/'), robot.client_id, robot.name)):
+        for name in filter(None, (robot.node.strip('/'), robot.edge.client_id, robot.name)):
             named.setdefault(name, {})[robot.node] = robot
     name = _resolve(given, {each: each for each in named}, 'robot', [r.name for r in found])
     if len(named[name]) > 1:
@@ -82,18 +83,18 @@ def resolve_robot(given: str, found: Sequence[RobotView]) -> RobotView:
     return next(iter(named[name].values()))
 
 
-def resolve_slot(given: str, router: RouterView) -> SlotView:
+def resolve_slot(given: str, router: RouterView) -> SlotState:
     """Return the slot of a name. Raises UserError for one that the router does not have."""
     slot = router.slot(given)
     if slot is None:
-        names = [each.slot for each in router.slots]
+        names = [each.slot for each in router.state.slots]
         near = nearest_name(SLOT_PREFIX.sub('', given), names)
         hint = f'did you mean {near}? ' if near else ''
         raise UserError(f'{router.name} has no slot {given!r}; {hint}it has {listed(names)}')
     return slot
 
 
-def check_policy(given: str, slot: SlotView) -> str:
+def check_policy(given: str, slot: SlotState) -> str:
     """
     Return the fingerprint of the policy of a slot when `given` is its name, a prefix of its hash
     or the fingerprint itself. Raises UserError.

@@ -19,12 +19,7 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.commands import Effect, RobotVerb, Rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
-from lerobot_serve.tools.operate.outcome import (
-    NotReached,
-    Result,
-    ResultUnknown,
-    unconfirmed_text,
-)
+from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown, unconfirmed_text
 from lerobot_serve.tools.operate.rollout.rollout_view import changes, RolloutSettings
 from lerobot_serve.tools.operate.rollout.steering import split_text
 
@@ -134,7 +129,7 @@ def set_split(client: FleetClient, before: RouterView, percent: int, reason: str
         client,
         before,
         'SET_SPLIT',
-        lambda now: now.split_percent == percent,
+        lambda now: now.state.split_percent == percent,
         verb='split',
         reason=reason,
         split_percent=percent,
@@ -149,8 +144,8 @@ def settled(client: FleetClient, after: RouterView) -> RouterView:
     """
 
     def accepts(now: RouterView) -> bool:
-        is_off = now.canary.phase is CanaryPhase.OFF
-        return is_off or now.split_percent == 100 - now.canary.share_percent
+        is_off = now.canary.state is CanaryPhase.OFF
+        return is_off or now.state.split_percent == 100 - now.canary.share_percent
 
     return client.wait_for_router(after.name, accepts, STATE_PERIOD_S) or after
 
@@ -166,13 +161,13 @@ def confirms(rule: Rule, before: RouterView, slot: str, *, by_change: bool = Fal
         if slot:
             old_slot = before.slot(slot)
             is_same = bool(found and old_slot and found.state == old_slot.state)
-            return bool(found and found.state in rule.wanted and not (by_change and is_same))
+            return bool(found and found.state.name in rule.wanted and not (by_change and is_same))
         state, old = now.canary, before.canary
         if rule.step is None:
-            has_changed = (state.phase, state.step, state.text) != (old.phase, old.step, old.text)
+            has_changed = (state.state, state.step, state.text) != (old.state, old.step, old.text)
         else:
             has_changed = state.step > rule.step
-        return has_changed and state.phase.name in rule.wanted
+        return has_changed and state.state.name in rule.wanted
 
     return accepts
 
@@ -180,7 +175,8 @@ def confirms(rule: Rule, before: RouterView, slot: str, *, by_change: bool = Fal
 def _unknown(client: FleetClient, before: RouterView, verb: str, accepted: str) -> ResultUnknown:
     """Return the error of a command without a confirmation."""
     now = client.last_router(before.name) or before
-    last = f'{now.canary.text or now.health}; {now.split_percent} % of new episodes to slot a'
+    share = f'{now.state.split_percent} % of new episodes to slot a'
+    last = f'{now.canary.text or now.state.health}; {share}'
     return ResultUnknown(
         unconfirmed_text(before.name, verb, accepted=accepted, last=last, age_s=now.age_s)
     )
@@ -203,7 +199,7 @@ def run_robot_verb(
     wanted = {RobotVerb.PAUSE: True, RobotVerb.RESUME: False}.get(verb)
     after = client.wait_for_robot(
         robot.node,
-        lambda now: wanted in (None, now.paused),
+        lambda now: wanted in (None, now.edge.paused),
         None if done else STATE_PERIOD_S,
     )
     is_shown = wanted is not None and after is not None
@@ -221,17 +217,17 @@ def _record(client: FleetClient, robot: RobotView, verb: RobotVerb, reason: str)
     """Let the router of a robot record the verb; return why it did not, empty when it did."""
     note = f'{client.operator}: {verb.value} {robot.name}: {reason or "no reason given"}'
     try:
-        done, text = client.control_slot(robot.server, 'NOTE', reason=note, limit_s=RECORD_S)
+        done, text = client.control_slot(robot.edge.server, 'NOTE', reason=note, limit_s=RECORD_S)
     except (UserError, ResultUnknown, ValueError) as error:
         done, text = False, str(error)
     if done or not reason:
         return ''
-    return f'The reason is not recorded: {robot.server or "no server"} is no router ({text})'
+    return f'The reason is not recorded: {robot.edge.server or "no server"} is no router ({text})'
 
 
 def _unknown_robot(robot: RobotView, verb: RobotVerb, accepted: str) -> ResultUnknown:
     reply = f'accepted it ({accepted})' if accepted else 'did not reply'
-    last = f'{robot.state}, {"paused" if robot.paused else "not paused"}'
+    last = f'{robot.state}, {"paused" if robot.edge.paused else "not paused"}'
     return ResultUnknown(
         f'UNKNOWN: {verb.value} was sent; {robot.node} {reply}, and no state shows it. Last '
         f'known: {last}. Read the state with `lerobot-serve robots`{_by_hand(verb)}'
@@ -244,9 +240,10 @@ def _by_hand(verb: RobotVerb) -> str:
 
 
 def _pause_change(before: RobotView, after: RobotView | None) -> list[str]:
-    if after is None or before.paused == after.paused:
+    if after is None or before.edge.paused == after.edge.paused:
         return []
-    return [f'paused: {str(before.paused).lower()} -> {str(after.paused).lower()}']
+    old, new = (str(each.edge.paused).lower() for each in (before, after))
+    return [f'paused: {old} -> {new}']
 
 
 def report_outcome(

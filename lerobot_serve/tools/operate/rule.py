@@ -56,7 +56,7 @@ class Rule:
     """
     What a verb does in a state.
 
-    text          the sentence for the operator; names of CanaryView or SlotView in {} are replaced
+    text          the sentence for the operator; names in {} are replaced by values of the state
     command       constant of ControlSlot; empty for verbs that change parameters
     wanted        names of the states that confirm it; empty: the reply confirms it
     asks          whether it moves episodes or a robot, so that the operator is asked

@@ -15,19 +15,21 @@ from rcl_interfaces.srv import GetParameters, SetParametersAtomically
 from rclpy.exceptions import NameValidationException
 from rclpy.node import Node
 from rclpy.parameter import Parameter, parameter_value_to_python
+from rclpy.serialization import serialize_message
 from std_srvs.srv import Trigger
 
 from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.names import node_name
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.ros.contract.service_call import (
     call_service,
     ServiceCallFailed,
     wait_until_discovered,
 )
-from lerobot_serve.tools.operate.message_views import server_view
+from lerobot_serve.tools.operate.fleet_state import ServerView
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
-from lerobot_serve.tools.operate.swap.server_view import ServerView
-from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
+from lerobot_serve_interfaces.msg import EpisodeOutcome
 from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome, SwapPolicy
 
 SWAP_SERVICE = 'swap_policy'
@@ -137,13 +139,12 @@ class ServiceCalls:
 
     def server(self, node: str) -> ServerView:
         """Return the state of a policy server."""
-        return server_view(node, self._status(node))
+        return ServerView(node, self._status(node))
 
     def _status(self, node: str) -> ServerStatus:
         service = f'{node}/get_status'
         reply = self._call(GetStatus, service, GetStatus.Request(), idempotent=True)
-        status: ServerStatus = reply.status
-        return status
+        return decode(ServerStatus, serialize_message(reply.status))
 
     def swap_policy(self, node: str, path: str) -> tuple[bool, str]:
         """Begin to replace the policy of a server; return whether it loads, and a text."""

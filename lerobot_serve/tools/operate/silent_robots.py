@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
-from lerobot_serve.tools.operate.fleet_state import RobotView, SILENT
+from lerobot_serve.tools.operate.fleet_state import RobotView
 
 STOP_BY_HAND = 'if it moves, stop it at its power or its stop button'
 
@@ -34,8 +34,8 @@ def unheard_robot(robot: RobotView) -> RobotView:
 def refusal(robot: RobotView) -> str:
     """Return why a verb that may start motion is refused on a silent robot, and what to do."""
     return (
-        f'{robot.name} is {robot.reason}. What it would do is not known: {STOP_BY_HAND}. Nothing '
-        'was changed'
+        f'{robot.name} is {robot.edge.reason}. What it would do is not known: {STOP_BY_HAND}. '
+        'Nothing was changed'
     )
 
 
@@ -46,4 +46,4 @@ def age_text(age_s: float) -> str:
 
 def _silent(robot: RobotView, age_s: float | None, why: str) -> RobotView:
     since = 'silent: ' if age_s is None else f'silent for {age_text(age_s)}: '
-    return replace(robot, state=SILENT, age_s=age_s, reason=f'{since}{why}')
+    return RobotView(robot.node, replace(robot.edge, reason=f'{since}{why}'), True, age_s)

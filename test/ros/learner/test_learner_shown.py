@@ -39,7 +39,7 @@ def test_a_learner_that_waits_is_heard_of_and_one_that_hangs_is_silent(learner_r
     with FleetClient(60.0) as client:
 
         def waits(learner: LearnerView) -> bool:
-            return learner.text.startswith('waits for 1 more') and not learner.is_silent
+            return learner.state.text.startswith('waits for 1 more') and not learner.is_silent
 
         def shown(holds: Callable[[LearnerView], bool], what: str) -> LearnerView:
             return rig.wait(lambda: next(filter(holds, client.last_learners()), None), what)

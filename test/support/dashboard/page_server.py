@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 import math
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import msgspec
 
 from lerobot_serve.access.token_file import Tokens
-from lerobot_serve.tools.dashboard.commands.request import CommandRequest
+from lerobot_serve.tools.dashboard.commands.request import CommandRequest, Reply
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.merge_patch import without_nulls
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
@@ -38,14 +37,6 @@ SITE = {
     'can_act': True,
     'why_not': '',
 }
-
-
-@dataclass(frozen=True)
-class Reply:
-    """As that of commands.runner, which imports ROS."""
-
-    status: int
-    body: Row
 
 
 def now_ms() -> int:

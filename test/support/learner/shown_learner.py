@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView
+from lerobot_serve.contract.records import DropCount
+from support.tools.operator_states import learner_of
 
-TRAINS = LearnerView(
+TRAINS = learner_of(
     '/learner',
     'TRAINING',
     text='round 3: trains',
@@ -18,5 +19,5 @@ TRAINS = LearnerView(
     progress=0.42,
     loss=0.03124,
     remaining_s=750.0,
-    dropped=(('missing', 1), ('other_host', 12)),
+    dropped=(DropCount('missing', 1), DropCount('other_host', 12)),
 )

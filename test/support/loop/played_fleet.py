@@ -14,8 +14,8 @@ from lerobot_serve.tools.loop.decisions import rollout_facts, RolloutFacts, Step
 from lerobot_serve.tools.loop.journal import read_journal
 from lerobot_serve.tools.loop.settings import LoopSettings
 from lerobot_serve.tools.loop.verb_process import VerbResult
-from lerobot_serve.tools.operate.fleet_state import CanaryView, ReplicaView, RouterView, SlotView
 from lerobot_serve.versions.manifest import Manifest
+from support.tools.operator_states import canary_of, replica_of, router_of, slot_of
 
 V1, V2, V3 = 'reach@0000000000000001', 'reach@0000000000000002', 'reach@0000000000000003'
 
@@ -67,21 +67,21 @@ class Fleet:
         if not self.is_there:
             return RolloutFacts(text='no router')
         phase = CanaryPhase.named(self.phase)
-        canary = CanaryView(
+        canary = canary_of(
             phase,
-            candidate=self.slots['b'],
-            planned=self.planned,
+            candidate_policy=self.slots['b'],
+            planned_policy=self.planned,
             is_watched=self.is_watched,
         )
         slots = tuple(
-            SlotView(
+            slot_of(
                 slot,
                 policy=self.slots[slot],
-                replicas=(ReplicaView(f'/{slot}/policy_server', policy=self.slots[slot]),),
+                replicas=(replica_of(f'/{slot}/policy_server', policy=self.slots[slot]),),
             )
             for slot in 'ab'
         )
-        return rollout_facts(RouterView('/policy_router', slots=slots, canary=canary))
+        return rollout_facts(router_of('/policy_router', slots=slots, canary=canary))
 
     def gate(self, words: list[str]) -> VerbResult:
         candidate = Path(words[words.index('--candidate') + 1]).name

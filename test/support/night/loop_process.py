@@ -33,6 +33,7 @@ from support.night.clock import NightClock
 from support.night.robots import NightRobot
 from support.night.router_process import NAME, NightRouter
 from support.night.servers import CHANGE_S, LOAD_S, NightServer
+from support.tools.operator_states import robot_of
 
 GATE_S, STATE_LIMIT_S, ROBOT_LIMIT_S, POLL_S = 30.0, 10.0, 300.0, 1.0
 CUT_LINE = '{"at": "2026-'
@@ -88,7 +89,7 @@ class FleetOfTheNight:
 
     @staticmethod
     def _robot(robot: NightRobot) -> RobotView:
-        return RobotView(
+        return robot_of(
             robot.node,
             robot.client_id,
             'STREAMING',

@@ -13,9 +13,12 @@ from pathlib import Path
 
 from builtin_interfaces.msg import Time
 
+from lerobot_serve.contract import records
+from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.ros.contract.service_bytes import encode
 from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.canary.controller import CHAMPION
 from lerobot_serve.router.context import NodeContext
@@ -30,7 +33,6 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.tools.operate.fleet_state import RouterView
-from lerobot_serve.tools.operate.message_views import router_view
 from lerobot_serve_interfaces.msg import CanaryState, RouterState
 from support.night.clock import NightClock
 from support.night.servers import NightServer
@@ -99,7 +101,7 @@ class NightRouter:
         self._servers, self._on_placed, self._on_canary = servers, on_placed, on_canary
         self.core: RouterCore | None = None
         self.log: list[str] = []
-        self.state: RouterState | None = None
+        self.state: records.RouterState | None = None
         self.canary: CanaryState | None = None
         self.start()
         clock.every(POLL_S, self.poll)
@@ -191,7 +193,7 @@ class NightRouter:
 
     def _publish(self, message: object) -> None:
         if isinstance(message, RouterState):
-            self.state = message
+            self.state = decode(records.RouterState, encode(message))
         elif isinstance(message, CanaryState):
             self.canary = message
             self._on_canary(message)
@@ -204,7 +206,8 @@ class NightRouter:
         if self.core is None or self.state is None or self.canary is None:
             return None
         self._poll_slowly()
-        return router_view(NAME, self.state, self.canary, 0.0)
+        canary = decode(records.CanaryState, encode(self.canary))
+        return RouterView(NAME, self.state, canary)
 
     @property
     def champion(self) -> str:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from support.tools.operator_states import robot_of
 
 from lerobot_serve.demo.results.arm_animation import (
     arm_animation,
@@ -31,7 +32,6 @@ from lerobot_serve.demo.results.scoreboard import (
     Scoreboard,
 )
 from lerobot_serve.sim.arm import hand_xy
-from lerobot_serve.tools.operate.fleet_state import RobotView
 
 SVG = '{http://www.w3.org/2000/svg}'
 MOST_BYTES = 300_000
@@ -154,7 +154,7 @@ def test_a_window_begins_with_a_target_and_has_the_outcomes_of_its_episodes():
 def test_the_clip_that_is_most_like_all_episodes_is_shown():
     board = Scoreboard(['robot_1', 'robot_2'])
     for robot in board.robots.values():
-        robot.view = RobotView('/x/edge', policy='v1@1')
+        robot.view = robot_of('/x/edge', policy='v1@1')
     for number in range(60):
         for name in board.robots:
             board.add_arm_frame(name, ArmFrame(100 + 0.1 * number, 0.1, 0.2, (0.3, 0.0)))

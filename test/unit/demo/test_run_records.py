@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
 import pytest
+from support.tools.operator_states import canary_of, changed, router_of, SLOT_NAMES, slot_of
 
 from lerobot_serve.demo.results.run_records import (
     add_entry,
@@ -19,7 +19,7 @@ from lerobot_serve.demo.results.run_records import (
 )
 from lerobot_serve.demo.results.scoreboard import PHASE_MARKS, router_events
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
-from lerobot_serve.tools.operate.fleet_state import CanaryView, RouterView, SLOT_STATES, SlotView
+from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.traces.record_views import view_of
 from lerobot_serve.tools.traces.trace_run import Entry
 
@@ -82,7 +82,7 @@ def test_without_traces_there_is_nothing(tmp_path):
     assert found.get('violations') is None or found['outcome'] != 'holds'
 
 
-STATE = RouterView('/r', slots=(SlotView('a'), SlotView('b')))
+STATE = router_of('/r', slots=(slot_of('a'), slot_of('b')))
 
 
 def marks(before: RouterView, after: RouterView) -> list[str]:
@@ -91,8 +91,8 @@ def marks(before: RouterView, after: RouterView) -> list[str]:
 
 @pytest.mark.parametrize(('old', 'new'), product(CanaryPhase, CanaryPhase))
 def test_each_change_of_phase_that_decides_is_marked_once(old, new):
-    before = replace(STATE, canary=CanaryView(old, share_percent=5))
-    after = replace(STATE, canary=CanaryView(new, share_percent=5, text='why'))
+    before = changed(STATE, canary=canary_of(old, share_percent=5))
+    after = changed(STATE, canary=canary_of(new, share_percent=5, text='why'))
     if old is new:
         wanted = []
     elif new in PHASE_MARKS:
@@ -105,15 +105,15 @@ def test_each_change_of_phase_that_decides_is_marked_once(old, new):
 
 
 def test_the_next_step_is_marked_with_its_share():
-    before = replace(STATE, canary=CanaryView(CanaryPhase.UNDECIDED, step=0, share_percent=25))
-    after = replace(STATE, canary=CanaryView(CanaryPhase.RUNNING, step=1, share_percent=50))
+    before = changed(STATE, canary=canary_of(CanaryPhase.UNDECIDED, step=0, share_percent=25))
+    after = changed(STATE, canary=canary_of(CanaryPhase.RUNNING, step=1, share_percent=50))
     assert marks(before, after) == ['50 %']
 
 
-@pytest.mark.parametrize(('old', 'new'), product(SLOT_STATES, SLOT_STATES))
+@pytest.mark.parametrize(('old', 'new'), product(SLOT_NAMES, SLOT_NAMES))
 def test_a_drain_and_its_end_are_marked(old, new):
     before, after = (
-        replace(STATE, slots=(SlotView('a'), SlotView('b', state=state))) for state in (old, new)
+        changed(STATE, slots=(slot_of('a'), slot_of('b', state=state))) for state in (old, new)
     )
     wanted = []
     if old != new and new == 'DRAINED':
@@ -124,4 +124,4 @@ def test_a_drain_and_its_end_are_marked(old, new):
 
 
 def test_a_slot_that_appears_is_no_event():
-    assert marks(RouterView('/r'), replace(STATE, slots=(SlotView('b', state='DRAINED'),))) == []
+    assert marks(router_of('/r'), changed(STATE, slots=(slot_of('b', state='DRAINED'),))) == []

@@ -23,7 +23,9 @@ UNKNOWN_EPISODE = 'no episode'
 def episode_names(**_: object) -> list[str]:
     """Return the episodes that run now."""
     return operator_options.live_names(
-        lambda client: [robot.episode_id for robot in client.find_robots() if robot.episode_id]
+        lambda client: [
+            robot.edge.episode_id for robot in client.find_robots() if robot.edge.episode_id
+        ]
     )
 
 
@@ -68,7 +70,7 @@ def _hint(client: FleetClient, episode: str) -> str:
     """Return the running episode that may be meant, as a question."""
     from lerobot_serve.tools.operate.names import nearest_name
 
-    running = [robot.episode_id for robot in client.find_robots(may_be_none=True)]
+    running = [robot.edge.episode_id for robot in client.find_robots(may_be_none=True)]
     near = nearest_name(episode, [each for each in running if each and each != episode])
     return f'; did you mean {near}?' if near else ''
 

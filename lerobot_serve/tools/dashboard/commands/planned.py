@@ -6,12 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from lerobot_serve.contract.records import SlotState
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.commands import request as commands
 from lerobot_serve.tools.dashboard.commands.request import CommandRequest
 from lerobot_serve.tools.operate.commands import Effect, robot_rule, Rule
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, SLOT_STATES
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.names import resolve_slot
 from lerobot_serve.tools.operate.robots.every_robot import every_robot_rule
 from lerobot_serve.tools.operate.rollout.rollouts import finish_rule, parsed_plan, start_rule
@@ -80,7 +81,7 @@ def planned(request: CommandRequest, fleet: Fleet) -> Planned:
         return Planned(router.name, _of_loading(request, router, read_plan))
     if verb in commands.SLOT:
         slot = resolve_slot(request.slot, router)
-        if slot.state not in SLOT_STATES:
+        if slot.state not in tuple(SlotState.State):
             raise UserError(f'slot {slot.slot} is in a state that this version does not know')
         rule = slot_steering_rule(
             commands.SLOT[verb], slot, router, read_plan, at_once=request.at_once

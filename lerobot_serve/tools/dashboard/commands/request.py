@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -80,6 +81,14 @@ class CommandRequest(Record, frozen=True):
     @property
     def share_percent(self) -> int:
         return self.percent or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The status and the JSON body of the reply to a command."""
+
+    status: int
+    body: dict[str, Any]
 
 
 def command_request(data: Any) -> CommandRequest:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import contextlib
-from dataclasses import dataclass
 import itertools
 import threading
 import traceback
@@ -28,8 +27,8 @@ from lerobot_serve.tools.dashboard.commands.planned import (
     planned,
     refusal_text,
 )
-from lerobot_serve.tools.dashboard.commands.request import BadRequest, CommandRequest
-from lerobot_serve.tools.dashboard.document.rows.router_rows import effect_of
+from lerobot_serve.tools.dashboard.commands.request import BadRequest, CommandRequest, Reply
+from lerobot_serve.tools.dashboard.document.rows import effect_of
 from lerobot_serve.tools.operate import operations
 from lerobot_serve.tools.operate.commands import Effect, RobotVerb, Verb
 from lerobot_serve.tools.operate.fleet_client import FleetClient
@@ -47,14 +46,6 @@ class OpenClient(Protocol):
     """Opens a client of an operator, whose name it is given, for calls of at most `limit_s`."""
 
     def __call__(self, operator: str, limit_s: float = ..., /) -> FleetClient: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The status and the JSON body of a reply."""
-
-    status: int
-    body: dict[str, Any]
 
 
 class FreshFleet:

@@ -21,14 +21,14 @@ class Episodes:
 
     def on_robot(self, old: RobotView | None, new: RobotView, at: str) -> None:
         """Note the begin and the end of an episode; `at` is the time of day."""
-        before = old.episode_id if old else ''
-        if before == new.episode_id:
+        before = old.edge.episode_id if old else ''
+        if before == new.edge.episode_id:
             return
         if before in self.rows and 'ended' not in self.rows[before]:
             self._put(before, {**self.rows[before], 'ended': at})
-        if new.episode_id and new.episode_id not in self.rows:
-            row = {'robot': new.name, 'task': bounded(new.task), 'began': at}
-            self._put(new.episode_id, row)
+        if new.edge.episode_id and new.edge.episode_id not in self.rows:
+            row = {'robot': new.name, 'task': bounded(new.edge.task), 'began': at}
+            self._put(new.edge.episode_id, row)
 
     def on_outcome(self, episode_id: str, outcome: str) -> None:
         """Note an outcome that was reported; one of an unknown episode has no row."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from lerobot_serve.contract.names import node_name
+from lerobot_serve.contract.records import ServerStatus, ShadowSummary
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.commands.loading import Loading
@@ -32,22 +33,22 @@ from lerobot_serve.tools.dashboard.document.incidents import Incidents, Moment
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded
 from lerobot_serve.tools.dashboard.document.router_history import Decisions, Evidence
-from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample
-from lerobot_serve.tools.dashboard.document.rows.learner_rows import learner_row
-from lerobot_serve.tools.dashboard.document.rows.robot_rows import (
+from lerobot_serve.tools.dashboard.document.rows import (
+    learner_row,
     robot_row,
+    router_row,
+    server_row,
     silent_row,
     with_new_numbers,
     with_old_numbers,
 )
-from lerobot_serve.tools.dashboard.document.rows.router_rows import router_row, server_row
 from lerobot_serve.tools.dashboard.document.time_of_day import instant, time_of_day
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
+from lerobot_serve.tools.dashboard.robot.edge_state import EdgeSample
 from lerobot_serve.tools.operate import silent_robots
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ShadowView
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
-from lerobot_serve_interfaces.msg import RouterState, ServerStatus
 
 NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0
 ROBOT, ROUTER, SERVER, LEARNER = 'robots', 'routers', 'servers', 'learners'
@@ -122,9 +123,9 @@ class FleetRecorder:
         self._put_robot(node, robot, row, now_s if is_due else robot.numbers_s)
         if old is not None and old is not new:
             is_settled = now_s - robot.episode_s > SETTLED_S
-            findings = robot_findings(old, new, is_settled=is_settled)
-            self._note(new.name, findings, now_s, new.client_id)
-        if old is None or old.episode_id != new.episode_id:
+            findings = robot_findings(old.edge, new.edge, is_settled=is_settled)
+            self._note(new.name, findings, now_s, new.edge.client_id)
+        if old is None or old.edge.episode_id != new.edge.episode_id:
             robot.episode_s = now_s
             self._on_episode(old, new)
 
@@ -135,17 +136,16 @@ class FleetRecorder:
     def _on_episode(self, old: RobotView | None, new: RobotView) -> None:
         self._episodes.on_robot(old, new, self._time_of_day())
         self._document.replace_section('episodes', self._episodes.rows)
-        if new.episode_id and new.server:
-            self._placed[new.episode_id] = node_name(new.server)
+        if new.edge.episode_id and new.edge.server:
+            self._placed[new.edge.episode_id] = node_name(new.edge.server)
         if len(self._placed) > 2 * len(self._episodes.rows) + 10:
             self._placed = {k: v for k, v in self._placed.items() if k in self._episodes.rows}
 
     def on_router(
         self,
         view: RouterView,
-        state: RouterState,
         settings: RolloutSettings,
-        shadow: ShadowView | None,
+        shadow: ShadowSummary | None,
         now_s: float,
     ) -> None:
         router = self._routers.setdefault(view.name, _Router())
@@ -156,7 +156,7 @@ class FleetRecorder:
             self._note(view.name, _router_findings(old, view), now_s)
         router.evidence.add(view, settings, int(now_s * 1000))
         self._heard(ROUTER, view.name, now_s)
-        row = router_row(view, state, settings, shadow, router.decisions.rows)
+        row = router_row(view, settings, shadow, router.decisions.rows)
         self._document.put(ROUTER, view.name, row | router.loading)
 
     def on_loading(self, node: str, loading: Loading) -> None:
@@ -225,7 +225,7 @@ class FleetRecorder:
     def _client(self, kind: str, node: str) -> str:
         """Return the name of a robot in traces, empty for a router or server."""
         found = self._robots.get(node) if kind == ROBOT else None
-        return found.view.client_id if found and found.view else ''
+        return found.view.edge.client_id if found and found.view else ''
 
     def _note(self, who: str, findings: Iterable[Finding], now_s: float, client: str = '') -> None:
         for finding in findings:
@@ -293,14 +293,14 @@ class FleetRecorder:
 
 
 def _router_findings(old: RouterView, new: RouterView) -> list[Finding]:
-    found = [rollout_finding(old.canary.phase, new.canary.phase, new.canary.text)]
-    for slot in new.slots:
+    found = [rollout_finding(old.canary.state, new.canary.state, new.canary.text)]
+    for slot in new.state.slots:
         before = old.slot(slot.slot)
         if before is None:
             continue
-        found.append(slot_finding(slot.slot, before.state, slot.state, slot.text))
+        found.append(slot_finding(slot.slot, before.state.name, slot.state.name, slot.text))
         states = {replica.server: replica.state for replica in before.replicas}
         for each in slot.replicas:
             known = states.get(each.server, each.state)
-            found.append(replica_finding(each.server, known, each.state, each.text))
+            found.append(replica_finding(each.server, known.name, each.state.name, each.text))
     return [finding for finding in found if finding]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from lerobot_serve.contract.records import EdgeState
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.operate.fleet_state import RobotView
 
 ERROR, WARNING, INFO = 'error', 'warning', 'info'
 
@@ -31,8 +31,7 @@ EDGE = {
     'CONNECTING': ('server', WARNING, 'has no server'),
     'DEAD': ('stall', ERROR, 'gave up; it needs an operator'),
 }
-STALLED = 'STALLED'
-EDGE_BAD, EDGE_GOOD = frozenset(EDGE), 'STREAMING'
+STALLED, EDGE_GOOD = EdgeState.State.STALLED, EdgeState.State.STREAMING
 # rung -> severity, text; POLICY is the normal one
 RUNGS = {
     'RAMP': (WARNING, 'slows down: no fresh actions'),
@@ -46,7 +45,7 @@ RUNGS = {
     'NO_COMMAND': (ERROR, 'gets no command'),
 }
 # holds whether an episode runs or not
-ALWAYS = 'STOP_SERVICE'
+ALWAYS = EdgeState.Rung.STOP_SERVICE
 SLOTS = {
     'HEALTHY': INFO,
     'DRAINED': INFO,
@@ -82,7 +81,7 @@ ROLLOUTS: dict[CanaryPhase, tuple[str, str]] = {
 QUIET_PHASES = frozenset({CanaryPhase.RUNNING, CanaryPhase.UNDECIDED})
 
 
-def robot_findings(old: RobotView, new: RobotView, *, is_settled: bool = True) -> list[Finding]:
+def robot_findings(old: EdgeState, new: EdgeState, *, is_settled: bool = True) -> list[Finding]:
     """
     Return the incidents between two states of a robot. `is_settled`: its episode has run for a
     while; before, the policy is that of the last chunk of the episode before.
@@ -92,35 +91,37 @@ def robot_findings(old: RobotView, new: RobotView, *, is_settled: bool = True) -
     return [each for each in found if each]
 
 
-def _stall(old: RobotView, new: RobotView) -> Finding | None:
-    stalls_now = new.state == STALLED and old.state != STALLED
+def _stall(old: EdgeState, new: EdgeState) -> Finding | None:
+    stalls_now = new.state is STALLED and old.state is not STALLED
     if new.stalls <= old.stalls or stalls_now:
         return None
     # it stalled between two polls, and has gone on
     return Finding('stall', ERROR, with_reason('stalled for a moment', new.reason))
 
 
-def _state(old: RobotView, new: RobotView) -> Finding | None:
-    if new.state != old.state and new.state in EDGE:
-        kind, severity, text = EDGE[new.state]
+def _state(old: EdgeState, new: EdgeState) -> Finding | None:
+    if new.state != old.state and new.state.name in EDGE:
+        kind, severity, text = EDGE[new.state.name]
         return Finding(kind, severity, with_reason(text, new.reason))
-    if new.state == EDGE_GOOD and old.state in EDGE_BAD:
-        return Finding(EDGE[old.state][0], INFO, f'streams again, from {new.server or "a server"}')
+    if new.state is EDGE_GOOD and old.state.name in EDGE:
+        return Finding(
+            EDGE[old.state.name][0], INFO, f'streams again, from {new.server or "a server"}'
+        )
     return None
 
 
-def _rung(old: RobotView, new: RobotView) -> Finding | None:
-    if new.rung == old.rung or new.rung not in RUNGS:
+def _rung(old: EdgeState, new: EdgeState) -> Finding | None:
+    if new.rung == old.rung or new.rung.name not in RUNGS:
         return None
     # a pause is a person's, and a teardown follows an episode
     is_expected = new.paused or not new.episode_id
-    if is_expected and new.rung != ALWAYS:
+    if is_expected and new.rung is not ALWAYS:
         return None
-    severity, text = RUNGS[new.rung]
+    severity, text = RUNGS[new.rung.name]
     return Finding('ladder', severity, with_reason(text, new.reason))
 
 
-def _cage(old: RobotView, new: RobotView) -> Finding | None:
+def _cage(old: EdgeState, new: EdgeState) -> Finding | None:
     trips = new.cage_trips - old.cage_trips
     if trips <= 0:
         # fewer: the edge was restarted
@@ -129,7 +130,7 @@ def _cage(old: RobotView, new: RobotView) -> Finding | None:
     return Finding('cage', INFO, f'the safety cage changed {commands}')
 
 
-def _policy(old: RobotView, new: RobotView) -> Finding | None:
+def _policy(old: EdgeState, new: EdgeState) -> Finding | None:
     is_same_episode = new.episode_id and new.episode_id == old.episode_id
     if not (is_same_episode and old.policy and new.policy and new.policy != old.policy):
         return None

@@ -28,7 +28,7 @@ class Decisions:
         found = changes(old, new)
         if not found:
             return
-        has_moved = (old.canary.phase, old.canary.step) != (new.canary.phase, new.canary.step)
+        has_moved = (old.canary.state, old.canary.step) != (new.canary.state, new.canary.step)
         why = f' ({new.canary.text})' if has_moved and new.canary.text else ''
         self._kept.appendleft({'at': at, 'text': bounded('; '.join(found) + why)})
 
@@ -53,21 +53,21 @@ class Evidence:
         """Add a point when the evidence or the share changed."""
         canary = view.canary
         values = (
-            rounded(canary.evidence_not_worse, 3),
-            rounded(canary.evidence_worse, 3),
+            rounded(canary.log10_evidence_not_worse, 3),
+            rounded(canary.log10_evidence_worse, 3),
             canary.share_percent,
         )
         needed = {bar.decision: bar.needed for bar in rollout_view(view, settings).bars}
         with self._lock:
-            if canary.candidate != self._candidate:
-                self._candidate, self._needed = canary.candidate, (None, None)
+            if canary.candidate_policy != self._candidate:
+                self._candidate, self._needed = canary.candidate_policy, (None, None)
                 self._points.clear()
             if needed:
                 self._needed = (
                     rounded(needed['promote'], 3),
                     rounded(needed['roll back'], 3),
                 )
-            if not canary.candidate or (self._points and self._points[-1][1:] == values):
+            if not canary.candidate_policy or (self._points and self._points[-1][1:] == values):
                 return
             self._points.append((now_ms, *values))
             if len(self._points) > POINTS:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 import time
-from typing import Any, Protocol
 
 from aiohttp import web
 
@@ -16,24 +15,14 @@ from lerobot_serve.access.token_file import Tokens, WrongTokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.files.parsing import from_json
 from lerobot_serve.tools.dashboard.access.rules import access, Asked, is_same_origin, TokenState
-from lerobot_serve.tools.dashboard.commands.request import command_request, CommandRequest
+from lerobot_serve.tools.dashboard.commands.request import command_request, CommandRequest, Reply
 from lerobot_serve.tools.dashboard.http.guards import Refused
 
 BODY_LIMIT_S, WAITING = 5.0, 16
 BEARER, JSON_TYPE = 'Bearer ', 'application/json'
 
 
-class CommandReply(Protocol):
-    """See commands.runner.Reply."""
-
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def body(self) -> dict[str, Any]: ...
-
-
-RunCommand = Callable[[CommandRequest, str, str], CommandReply]
+RunCommand = Callable[[CommandRequest, str, str], Reply]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,14 @@ from lerobot_serve.contract.records import EdgeState, ExecutedAction
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.tools.dashboard.document.printed_numbers import rounded
 from lerobot_serve.tools.dashboard.robot.last_request import camera_names, LastRequests
-from lerobot_serve.tools.dashboard.robot.time_base import TimeBase
 from lerobot_serve.tools.dashboard.robot.window import Event, Executed, Heard, Plan, series
 from lerobot_serve_interfaces.srv import OpenSession
 
 DIGITS, NAMES, PLAN_ROWS = 4, 256, 1000
 # of a chunk whose control rate is not known yet
 DEFAULT_STEP_MS = 33.3
+# further apart: a clock was set, or messages waited
+RESYNC_MS = 1000
 
 
 class RobotMessages:
@@ -105,3 +106,22 @@ class RobotMessages:
 def numbers(values: Iterable[float]) -> tuple[float | None, ...]:
     """Return values of joints as the page shows them."""
     return tuple(rounded(float(value), DIGITS) for value in values)
+
+
+class TimeBase:
+    """
+    Keeps the distances between the stamps of one robot; only how far its clock is off is measured,
+    by when messages arrive. The stamps are for a plot and are not compared with another clock.
+    """
+
+    def __init__(self) -> None:
+        self._offset_ms: float | None = None
+
+    def place(self, stamp_ms: float, arrived_ms: float) -> int:
+        """Return the time of a stamp on the steady clock [ms]."""
+        offset_ms = arrived_ms - stamp_ms
+        if self._offset_ms is None or abs(offset_ms - self._offset_ms) > RESYNC_MS:
+            self._offset_ms = offset_ms
+        # what arrives sooner than ever shows that the others were late
+        self._offset_ms = min(self._offset_ms, offset_ms)
+        return int(stamp_ms + self._offset_ms)

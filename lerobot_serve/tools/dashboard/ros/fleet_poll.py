@@ -9,8 +9,16 @@ from dataclasses import dataclass
 import threading
 import time
 
-from rclpy.serialization import deserialize_message
-
+from lerobot_serve.contract.codec import decode
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import (
+    CanaryState,
+    EpisodeOutcome,
+    LearnerState,
+    RouterState,
+    ServerStatus,
+    ShadowSummary,
+)
 from lerobot_serve.tools.dashboard.commands.loading import Loading
 from lerobot_serve.tools.dashboard.document.fleet_document import Turn
 from lerobot_serve.tools.dashboard.document.fleet_recorder import (
@@ -19,7 +27,7 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     ROBOT,
     ROUTER,
 )
-from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeStateReader
+from lerobot_serve.tools.dashboard.robot.edge_state import EdgeStateReader
 from lerobot_serve.tools.dashboard.ros.fleet_topics import (
     CANARY,
     FleetTopics,
@@ -29,16 +37,9 @@ from lerobot_serve.tools.dashboard.ros.fleet_topics import (
     WatchedSource,
 )
 from lerobot_serve.tools.dashboard.ros.parameter_reader import ParameterReader
-from lerobot_serve.tools.operate.message_views import learner_view, router_view, shadow_view
+from lerobot_serve.tools.operate.fleet_state import RouterView
+from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.service_calls import OUTCOMES
-from lerobot_serve_interfaces.msg import (
-    CanaryState,
-    EpisodeOutcome,
-    LearnerState,
-    RouterState,
-    ServerStatus,
-    ShadowSummary,
-)
 
 # a change is visible within 500 ms, with time to spare for a busy machine
 POLL_S, COUNT_S = 1 / 3, 1.0
@@ -131,10 +132,10 @@ class FleetPoll:
                 limit_s = self._parameters.age_limit_s(node, now_s)
                 self._recorder.on_robot(node, reader.read(raw), limit_s, now_s)
             elif source.kind == LEARNER:
-                state = deserialize_message(raw, LearnerState)
-                self._recorder.on_learner(learner_view(node, state), now_s)
+                learner = LearnerView(node, decode(LearnerState, raw))
+                self._recorder.on_learner(learner, now_s)
             else:
-                self._recorder.on_server(node, deserialize_message(raw, ServerStatus), now_s)
+                self._recorder.on_server(node, decode(ServerStatus, raw), now_s)
         except Exception:
             # whatever one source sends ends no dashboard
             self.malformed += 1
@@ -143,7 +144,7 @@ class FleetPoll:
 
     def _poll_router(self, source: WatchedSource, raw: bytes | None, now_s: float) -> None:
         self._take_outcomes(source)
-        taken = {
+        taken: dict[str, tuple[bytes | None, type]] = {
             'state': (raw, RouterState),
             'canary': (source.others[CANARY].take(), CanaryState),
             'shadow': (source.others[SHADOW].take(), ShadowSummary),
@@ -152,8 +153,8 @@ class FleetPoll:
         try:
             for name, (data, kind) in taken.items():
                 if data is not None:
-                    setattr(router, name, deserialize_message(data, kind))
-        except RuntimeError:
+                    setattr(router, name, decode(kind, data))
+        except Malformed:
             self.malformed += 1
             return
         if raw is not None:
@@ -163,22 +164,17 @@ class FleetPoll:
 
     def _deposit_router(self, node: str, router: _RouterMessages, now_s: float) -> None:
         assert router.state and router.canary
-        view = router_view(node, router.state, router.canary, 0.0)
-        canary = view.canary
-        mark = (canary.phase, canary.step_count, canary.candidate)
-        self._recorder.on_router(
-            view,
-            router.state,
-            self._parameters.settings(node, mark, now_s),
-            shadow_view(router.shadow) if router.shadow else None,
-            now_s,
-        )
+        canary = router.canary
+        mark = (canary.state, canary.step_count, canary.candidate_policy)
+        settings = self._parameters.settings(node, mark, now_s)
+        view = RouterView(node, router.state, canary)
+        self._recorder.on_router(view, settings, router.shadow, now_s)
 
     def _take_outcomes(self, source: WatchedSource) -> None:
         for raw in source.others[OUTCOME].take_all(OUTCOMES_A_TURN):
             try:
-                message = deserialize_message(raw, EpisodeOutcome)
-            except RuntimeError:
+                message = decode(EpisodeOutcome, raw)
+            except Malformed:
                 self.malformed += 1
                 continue
             if message.outcome in OUTCOME_NAMES:

@@ -85,9 +85,10 @@ class RobotFeeds:
         view = self._find(robot)
         if view is None:
             return
-        feed.poll(view.client_id, view.server, now_ms)
+        client_id, server = view.edge.client_id, view.edge.server
+        feed.poll(client_id, server, now_ms)
         if self._zenoh:
-            self._zenoh.poll(messages, view.client_id, view.server, now_ms)
+            self._zenoh.poll(messages, client_id, server, now_ms)
         heard = messages.take()
         if not heard.is_empty:
             self._on_heard(robot, heard)

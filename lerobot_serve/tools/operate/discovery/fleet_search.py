@@ -13,13 +13,12 @@ import time
 
 from rclpy.node import Node
 
+from lerobot_serve.contract.records import EdgeState, RouterState
 from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.discovery.graph_search import GraphSearch, STATE
 from lerobot_serve.tools.operate.discovery.known_nodes import KnownNodes
 from lerobot_serve.tools.operate.discovery.latched_states import LatchedStates, Received
 from lerobot_serve.tools.operate.fleet_state import RobotView
-from lerobot_serve.tools.operate.message_views import robot_view
-from lerobot_serve_interfaces.msg import EdgeState, RouterState
 
 ROUTER_KIND, ROBOT_KIND = RouterState.__name__, EdgeState.__name__
 # a state that is older by its own clock is of a robot that hangs, or whose clock is off: a new one
@@ -122,7 +121,7 @@ class FleetSearch:
         found = self._states.get(node + STATE)
         if found is None:
             return silent_robots.mute_robot(node)
-        robot = robot_view(node, found.message)
+        robot = RobotView(node, found.message)
         return silent_robots.hung_robot(robot, found.age_s) if is_old(found) else robot
 
     def _missing(self, nodes: Sequence[str]) -> list[RobotView]:

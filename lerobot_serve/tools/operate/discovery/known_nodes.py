@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 import contextlib
 import json
-from math import isfinite
 import os
 from pathlib import Path
 import time
+
+import msgspec
 
 from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.ros_home import ros_home
@@ -48,12 +49,8 @@ class KnownNodes:
 
     def _read(self) -> dict[str, dict[str, float]]:
         try:
-            content = json.loads(self._file.read_text())
-            return {
-                str(kind): {str(node): _time(at_s) for node, at_s in nodes.items()}
-                for kind, nodes in content.items()
-            }
-        except (OSError, ValueError, TypeError, AttributeError):
+            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, dict[str, float]])
+        except (OSError, msgspec.MsgspecError):
             return {}
 
     def _write(self, kind: str, nodes: dict[str, float]) -> None:
@@ -70,10 +67,3 @@ def known_nodes() -> KnownNodes:
     # rcl refuses one that is no number
     domain = ''.join(filter(str.isdigit, os.environ.get('ROS_DOMAIN_ID', ''))) or '0'
     return KnownNodes(ros_home() / 'lerobot_serve' / 'known_nodes' / f'domain_{domain}.json')
-
-
-def _time(value: object) -> float:
-    """Return a time of the file. Raises ValueError, TypeError."""
-    if not isinstance(value, (int, float)) or not isfinite(value):
-        raise ValueError(f'{value!r} is no time')
-    return float(value)

@@ -17,7 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 from rclpy.node import Node
 from rclpy.subscription import Subscription
 
+from lerobot_serve.contract.codec import decode
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.ros import qos
+from lerobot_serve_interfaces import msg
 
 T = TypeVar('T')
 
@@ -34,9 +37,8 @@ class Received(NamedTuple):
         """The age of the state: of a first, latched one by the clocks of both machines."""
         if self.arrivals > 1:
             return time.monotonic() - self.at_s
-        stamp = self.message.stamp
-        stamp_s: float = stamp.sec + stamp.nanosec / 1e9
-        return time.time() - stamp_s
+        stamp_ns: int = self.message.stamp.ns
+        return time.time() - stamp_ns / 1e9
 
 
 class LatchedStates:
@@ -49,11 +51,15 @@ class LatchedStates:
         self._watched: dict[str, Subscription] = {}
 
     def watch(self, kind: type, topic: str) -> None:
-        """Receive the states of a topic from now on."""
+        """Receive the states of a topic, by their record, from now on."""
         if topic in self._watched:
             return
         self._watched[topic] = self._node.create_subscription(
-            kind, topic, partial(self._deposit, topic), qos.STATE
+            getattr(msg, kind.__name__),
+            topic,
+            partial(self._deposit, kind, topic),
+            qos.STATE,
+            raw=True,
         )
 
     def get(self, topic: str) -> Received | None:
@@ -74,7 +80,12 @@ class LatchedStates:
 
     # executor thread
 
-    def _deposit(self, topic: str, message: Any) -> None:
+    def _deposit(self, kind: type, topic: str, raw: bytes) -> None:
+        try:
+            message: Any = decode(kind, raw)
+        except Malformed:
+            # as if it had not arrived
+            return
         with self._changed:
             before = self._states.get(topic)
             count = before.arrivals + 1 if before else 1

@@ -7,11 +7,11 @@ A learner that was found stays: one that ends or hangs is silent from then on.
 
 from __future__ import annotations
 
-from dataclasses import replace
 import time
 
 from rclpy.node import Node
 
+from lerobot_serve.contract.records import LearnerState
 from lerobot_serve.tools.operate.discovery.graph_search import GRAPH_POLL_S, GraphSearch, STATE
 from lerobot_serve.tools.operate.discovery.latched_states import LatchedStates
 from lerobot_serve.tools.operate.learners.learner_silence import (
@@ -20,9 +20,7 @@ from lerobot_serve.tools.operate.learners.learner_silence import (
     hearing,
     silent_for_s,
 )
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView
-from lerobot_serve.tools.operate.message_views import learner_view
-from lerobot_serve_interfaces.msg import LearnerState
+from lerobot_serve.tools.operate.learners.learner_state import LearnerView, NOT_HEARD
 
 # the graph costs more the larger it is
 LOOK_PERIOD_S = 1.0
@@ -74,8 +72,8 @@ class LearnerSearch:
 
     def _view(self, node: str, arrivals: Arrivals) -> LearnerView:
         found = self._states.get(node + STATE)
-        view = learner_view(node, found.message) if found else LearnerView(node)
-        return replace(view, silent_s=silent_for_s(arrivals))
+        state = found.message if found else NOT_HEARD
+        return LearnerView(node, state, silent_for_s(arrivals))
 
     def _arrivals(self) -> dict[str, Arrivals]:
         return {node: self._arrivals_of(node, at_s) for node, at_s in self._found.items()}

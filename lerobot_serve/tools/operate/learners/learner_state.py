@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a learner as plain data, with numbers that are safe to print. Pure; any thread."""
+"""A learner with its state, and numbers that are safe to print. Pure; any thread."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 import math
 
+from lerobot_serve.contract.records import LearnerState
 from lerobot_serve.learner.rounds.states import Phase, RUNNING
 
 LEARNER_PHASES = tuple(phase.name for phase in Phase)
@@ -16,34 +17,42 @@ NO_STATE = 'UNKNOWN'
 REMAINING_LIMIT_S = 366 * 86400.0
 
 
+# of a learner whose state does not arrive
+NOT_HEARD = LearnerState(progress=math.nan, loss=math.nan, remaining_s=math.nan)
+
+
 @dataclass(frozen=True, slots=True)
 class LearnerView:
     """
-    A learner; `phase` is one of LEARNER_PHASES or NO_STATE. A number that is not known is None.
-    `silent_s` is how long a silent one has sent no state; None while it sends. Its other values
-    are the last ones.
+    A learner with its last state. `silent_s` is how long a silent one has sent no state; None
+    while it sends.
     """
 
     node: str
-    phase: str = NO_STATE
-    # why it waits, what it does, or why the last round failed
-    text: str = ''
-    # the running or last one; 0 before the first
-    round: int = 0
-    # what the running or next round builds on, and the last version that was published
-    parent: str = ''
-    latest: str = ''
-    episodes: int = 0
-    episodes_new: int = 0
-    episodes_wanted: int = 0
-    # of the running phase
-    progress: float | None = None
-    loss: float | None = None
-    has_diverged: bool = False
-    remaining_s: float | None = None
-    # reason, count
-    dropped: tuple[tuple[str, int], ...] = ()
+    state: LearnerState = NOT_HEARD
     silent_s: float | None = None
+
+    @property
+    def phase(self) -> str:
+        """One of LEARNER_PHASES, NO_STATE, or a phase of a newer learner."""
+        return NO_STATE if self.state is NOT_HEARD else self.state.state.name
+
+    @property
+    def progress(self) -> float | None:
+        """The share of the running phase that is done; None if unknown, as the next two."""
+        return known_share(self.state.progress)
+
+    @property
+    def loss(self) -> float | None:
+        return known_loss(self.state.loss)
+
+    @property
+    def remaining_s(self) -> float | None:
+        return known_remaining_s(self.state.remaining_s)
+
+    @property
+    def has_diverged(self) -> bool:
+        return math.isinf(self.state.loss)
 
     @property
     def is_silent(self) -> bool:

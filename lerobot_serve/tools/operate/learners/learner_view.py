@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
+from lerobot_serve.tools.operate.fleet_state import shown
 from lerobot_serve.tools.operate.learners.learner_state import (
     LearnerView,
     NO_STATE,
@@ -27,6 +27,8 @@ PHASE_WORDS = {
     'PAUSED': 'paused',
     NO_STATE: 'no state received',
 }
+# of LearnerState, in the order of JSON
+FIELDS = (*('text', 'round', 'parent', 'latest', 'episodes', 'episodes_new', 'episodes_wanted'),)
 # what is measured, which is old when a learner is silent
 MEASURED = ('progress', 'loss', 'remaining_s')
 WHY_SILENT = 'it ended, hangs, or its link is cut'
@@ -38,7 +40,17 @@ def as_json(learners: Iterable[LearnerView]) -> list[dict[str, Any]]:
 
 
 def _object(learner: LearnerView) -> dict[str, Any]:
-    found = asdict(learner) | {'dropped': dict(learner.dropped)}
+    found: dict[str, Any] = {
+        'node': learner.node,
+        'phase': learner.phase,
+        **shown(learner.state, *FIELDS),
+        'progress': learner.progress,
+        'loss': learner.loss,
+        'has_diverged': learner.has_diverged,
+        'remaining_s': learner.remaining_s,
+        'dropped': {drop.reason: drop.count for drop in learner.state.dropped},
+        'silent_s': learner.silent_s,
+    }
     return found | dict.fromkeys(MEASURED) if learner.is_silent else found
 
 
@@ -55,23 +67,23 @@ def _lines(learner: LearnerView) -> list[str]:
     if learner.is_running:
         lines.append(f'  progress   {progress_text(learner)}')
     lines += [
-        f'  episodes   {learner.episodes_new} of {learner.episodes_wanted} new, '
-        f'{learner.episodes} in all',
-        f'  parent     {learner.parent or "none"}',
-        f'  published  {learner.latest or "none yet"}',
+        f'  episodes   {learner.state.episodes_new} of {learner.state.episodes_wanted} new, '
+        f'{learner.state.episodes} in all',
+        f'  parent     {learner.state.parent or "none"}',
+        f'  published  {learner.state.latest or "none yet"}',
     ]
-    if learner.dropped:
-        counts = ', '.join(f'{count} {reason}' for reason, count in learner.dropped)
+    if learner.state.dropped:
+        counts = ', '.join(f'{drop.count} {drop.reason}' for drop in learner.state.dropped)
         lines.append(f'  dropped    {counts}')
-    return [*lines, *([f'  {learner.text}'] if learner.text else [])]
+    return [*lines, *([f'  {learner.state.text}'] if learner.state.text else [])]
 
 
 def heading(learner: LearnerView) -> str:
     """Return phase and round in words, and since when a silent one sends nothing."""
     words = PHASE_WORDS.get(learner.phase, learner.phase)
-    if learner.round:
+    if learner.state.round:
         which = 'round' if learner.phase in RUNNING_PHASES else 'last round'
-        words = f'{words}, {which} {learner.round}'
+        words = f'{words}, {which} {learner.state.round}'
     if learner.silent_s is None:
         return words
     last = '' if learner.phase == NO_STATE else f'; last state: {words}'
@@ -133,14 +145,14 @@ def _change(old: LearnerView | None, new: LearnerView) -> str:
     if new.is_running and new.progress is not None:
         parts += [_percent(new.progress), *_measured(new)]
     line = f'{new.node}: {", ".join(parts)}'
-    if old is not None and new.latest not in ('', old.latest):
-        line += f'; published {new.latest}'
-    return line if new.is_silent or not new.text else f'{line}. {new.text}'
+    if old is not None and new.state.latest not in ('', old.state.latest):
+        line += f'; published {new.state.latest}'
+    return line if new.is_silent or not new.state.text else f'{line}. {new.state.text}'
 
 
 def _mark(learner: LearnerView) -> tuple[object, ...]:
     """Return what makes a line when it changes."""
     share = learner.progress if learner.is_running else None
     tenth = None if share is None else int(TENTHS * share)
-    values = (learner.phase, learner.round, learner.parent, learner.latest)
+    values = (learner.phase, learner.state.round, learner.state.parent, learner.state.latest)
     return (*values, learner.is_silent, tenth)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from lerobot_serve.tools.operate.fleet_state import RobotView, SILENT
+from lerobot_serve.contract.records import EdgeState
+from lerobot_serve.tools.operate.fleet_state import RobotView, shown, SILENT
 from lerobot_serve.tools.operate.names import natural_order
 from lerobot_serve.tools.output.report import Report, Table
 
@@ -26,11 +26,16 @@ SEVERITY = {
     'STREAMING': 6,
 }
 # of the rung; one that only an operator lifts comes before every state
-STOPPED_RUNGS = ('STOP_SERVICE', 'NO_COMMAND')
-MOVING_RUNG = 'POLICY'
+STOPPED_RUNGS = (EdgeState.Rung.STOP_SERVICE, EdgeState.Rung.NO_COMMAND)
+MOVING_RUNG = EdgeState.Rung.POLICY
 HEADS = ('ROBOT', 'STATE', 'RUNG', 'SLOT', 'POLICY', 'EPISODE', 'QUEUE', 'ROUND TRIP', 'REASON')
 
-
+# of EdgeState, in the order of JSON
+FIELDS = (
+    *('client_id', 'state', 'rung', 'paused', 'intervention', 'reason', 'server', 'slot'),
+    *('policy', 'episode_id', 'task', 'queue_remaining_s', 'action_age_s', 'round_trip_ms'),
+    *('stalls', 'cage_trips'),
+)
 # measured values of a robot, which are old when it is silent
 MEASURED = ('queue_remaining_s', 'action_age_s', 'round_trip_ms')
 
@@ -44,15 +49,15 @@ def severity(robot: RobotView) -> tuple[object, ...]:
         not robot.is_silent,
         not is_stopped(robot),
         SEVERITY.get(robot.state, UNKNOWN_SEVERITY),
-        robot.rung == MOVING_RUNG,
-        -(robot.stalls + robot.cage_trips),
+        robot.edge.rung == MOVING_RUNG,
+        -(robot.edge.stalls + robot.edge.cage_trips),
         natural_order(robot.name),
     )
 
 
 def is_stopped(robot: RobotView) -> bool:
     """Return whether only an operator lifts what stops it; one that is paused has no fault."""
-    return robot.rung in STOPPED_RUNGS and not robot.paused and not robot.is_silent
+    return robot.edge.rung in STOPPED_RUNGS and not robot.edge.paused and not robot.is_silent
 
 
 def worst_first(robots: Iterable[RobotView]) -> list[RobotView]:
@@ -68,7 +73,8 @@ def robots_report(robots: Iterable[RobotView]) -> Report:
 
 
 def _object(robot: RobotView) -> dict[str, Any]:
-    found = {'name': robot.name, **asdict(robot)}
+    found = {'name': robot.name, 'node': robot.node, **shown(robot.edge, *FIELDS)}
+    found |= {'state': robot.state, 'age_s': robot.age_s}
     return found | dict.fromkeys((*MEASURED, 'rung')) if robot.is_silent else found
 
 
@@ -77,24 +83,28 @@ def _row(robot: RobotView) -> tuple[str, ...]:
     return (
         robot.name,
         _state(robot),
-        '-' if is_silent else robot.rung.lower(),
-        robot.slot or '-',
-        robot.policy or '-',
-        robot.episode_id or '-',
-        '-' if is_silent else f'{robot.queue_remaining_s:.1f} s',
-        '-' if is_silent else f'{robot.round_trip_ms:.0f} ms',
-        robot.reason,
+        '-' if is_silent else robot.edge.rung.word,
+        robot.edge.slot or '-',
+        robot.edge.policy or '-',
+        robot.edge.episode_id or '-',
+        '-' if is_silent else f'{robot.edge.queue_remaining_s:.1f} s',
+        '-' if is_silent else f'{robot.edge.round_trip_ms:.0f} ms',
+        robot.edge.reason,
     )
 
 
 def _state(robot: RobotView) -> str:
     if robot.is_silent:
         return robot.state
-    if robot.paused:
+    if robot.edge.paused:
         return f'{robot.state} (paused)'
     if is_stopped(robot):
         return f'{robot.state} (stopped)'
-    return robot.state if robot.intervention == 'NONE' else f'{robot.state} (taken over)'
+    return (
+        robot.state
+        if robot.edge.intervention is EdgeState.Intervention.NONE
+        else f'{robot.state} (taken over)'
+    )
 
 
 def _counts(robots: Sequence[RobotView]) -> str:

@@ -14,14 +14,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from lerobot_serve.contract.names import node_name
+from lerobot_serve.contract.records import ReplicaState, SlotState
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.operate.fleet_state import (
-    CHAMPION_SLOT,
-    ReplicaView,
-    RobotView,
-    RouterView,
-    SlotView,
-)
+from lerobot_serve.tools.operate.fleet_state import CHAMPION_SLOT, RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
 
 if TYPE_CHECKING:
@@ -39,7 +34,7 @@ LOADING = ('configure', 'activate')
 POLICY_PATH, POLICY_ROOT = 'policy_path', 'policy_root'
 POLICY_PARAMETERS = ('policy_kind', POLICY_PATH, 'policy_name')
 # a replica that serves its new policy while the others of its slot serve the old one
-LOADED_STATES = ('READY', 'POLICY_MISMATCH')
+LOADED_STATES = (ReplicaState.State.READY, ReplicaState.State.POLICY_MISMATCH)
 # in the error of one step
 UNCHANGED = '. Nothing was changed'
 
@@ -163,7 +158,7 @@ class SlotLoader:
             self.progress.serves[replica.server] = f'serves {replica.policy or "no policy"}'
         return self.progress.run(lambda: self._load_all(slot))
 
-    def _load_all(self, slot: SlotView) -> RouterView:
+    def _load_all(self, slot: SlotState) -> RouterView:
         self.check(slot)
         for server in tuple(self.progress.left):
             self.check_may_go_on()
@@ -172,7 +167,7 @@ class SlotLoader:
             self.progress.done.append(server)
         return self._wait_for_slot()
 
-    def check(self, slot: SlotView) -> None:
+    def check(self, slot: SlotState) -> None:
         """Raise UserError for a server that is missing or may not change its policy."""
         for replica in slot.replicas:
             try:
@@ -244,14 +239,14 @@ def check_root(server: str, root: str, path: str) -> None:
         )
 
 
-def is_loaded(replica: ReplicaView, fingerprint: str) -> bool:
+def is_loaded(replica: ReplicaState, fingerprint: str) -> bool:
     """Return whether a replica serves the policy; False for an unknown policy."""
     return bool(fingerprint) and replica.policy == fingerprint and replica.state in LOADED_STATES
 
 
-def slot_is_ready(slot: SlotView) -> bool:
+def slot_is_ready(slot: SlotState) -> bool:
     """Return whether each replica of a slot serves; a verdict may still bar the policy."""
-    return all(replica.state == 'READY' for replica in slot.replicas)
+    return all(replica.state is ReplicaState.State.READY for replica in slot.replicas)
 
 
 def robots_in_slot(robots: list[RobotView], slot: str) -> list[RobotView]:
@@ -261,7 +256,7 @@ def robots_in_slot(robots: list[RobotView], slot: str) -> list[RobotView]:
 
 def is_in_slot(robot: RobotView, slot: str = CHAMPION_SLOT) -> bool:
     """Return whether the last known state of a robot, however old, is an episode in a slot."""
-    return robot.slot == slot and bool(robot.episode_id)
+    return robot.edge.slot == slot and bool(robot.edge.episode_id)
 
 
 def wait_until_empty(
@@ -274,16 +269,16 @@ def wait_until_empty(
     found = client.find_robots(may_be_none=True)
     for robot in found:
         if robot.is_silent and not is_in_slot(robot, slot):
-            report(f'{robot.name} is {robot.reason}; an episode of it may run in slot {slot}')
+            report(f'{robot.name} is {robot.edge.reason}; an episode of it may run in slot {slot}')
     for robot in robots_in_slot(found, slot):
-        if node_name(robot.server) != router:
+        if node_name(robot.edge.server) != router:
             continue
         # a silent robot may still play its episode: only its way to this machine may be cut
-        age = f'; it is {robot.reason}' if robot.is_silent else ''
-        report(f'wait for {robot.name}: episode {robot.episode_id} runs in slot {slot}{age}')
+        age = f'; it is {robot.edge.reason}' if robot.is_silent else ''
+        report(f'wait for {robot.name}: episode {robot.edge.episode_id} runs in slot {slot}{age}')
         if not client.wait_for_robot(robot.node, lambda now: not is_in_slot(now, slot)):
             raise UserError(
-                f'{robot.name} still runs episode {robot.episode_id} in slot {slot}{age}; wait '
-                f'for its end with a larger --timeout-s, or move it: `lerobot-serve drain {slot} '
-                f'--now`, then `lerobot-serve restore {slot}`. Nothing was changed'
+                f'{robot.name} still runs episode {robot.edge.episode_id} in slot {slot}{age}; '
+                f'wait for its end with a larger --timeout-s, or move it: `lerobot-serve drain '
+                f'{slot} --now`, then `lerobot-serve restore {slot}`. Nothing was changed'
             )

@@ -11,14 +11,10 @@ from dataclasses import asdict, dataclass, field
 import math
 from typing import Any
 
+from lerobot_serve.contract.records import GuardState, ShadowSummary, SlotState
 from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
-from lerobot_serve.tools.operate.fleet_state import (
-    GuardView,
-    RouterView,
-    ShadowView,
-    SlotView,
-)
+from lerobot_serve.tools.operate.fleet_state import headroom, RouterView, shown
 from lerobot_serve.tools.output.text import without_controls
 
 LOG10_E = math.log10(math.e)
@@ -40,6 +36,20 @@ GUARD_SAMPLES = {
     'fallback': 'commands',
     'halted': 'halts',
     'divergence': 'comparisons',
+}
+# fields of records as JSON names them
+GUARD_FIELDS = ('name', 'unit', 'value', 'limit', 'samples', 'minimum_samples', 'alarm')
+SLOT_FIELDS = ('slot', 'policy', 'state', 'text', 'share_percent', 'chunks', 'requests_failed')
+REPLICA_FIELDS = ('server', 'state', 'text', 'policy', 'chunks', 'latency_ms_p95')
+SHADOW_FIELDS = {
+    'policy': 'shadow_policy',
+    'hours': 'hours_in_shadow',
+    'episodes': 'episodes',
+    'samples': 'samples',
+    'divergence': 'divergence_mean',
+    'cage_trips': 'cage_trips',
+    'latency_ms_p95': 'latency_ms_p95',
+    'unmet': 'unmet_requirements',
 }
 # evidence from which an alarm is shown
 SHOWN_ALARM = 0.1
@@ -86,27 +96,29 @@ class RolloutView:
     candidate_outcomes: tuple[int, int]
     champion_outcomes: tuple[int, int]
     bars: tuple[EvidenceBar, ...]
-    guards: tuple[GuardView, ...]
+    guards: tuple[GuardState, ...]
     episodes_left: int | None
     hours_left: float | None
-    slots: tuple[SlotView, ...]
-    shadow: ShadowView | None = None
+    slots: tuple[SlotState, ...]
+    shadow: ShadowSummary | None = None
     is_watched: bool = False
 
 
 def rollout_view(
-    router: RouterView, settings: RolloutSettings, shadow: ShadowView | None = None
+    router: RouterView, settings: RolloutSettings, shadow: ShadowSummary | None = None
 ) -> RolloutView:
     """Return the view of the rollout of a router."""
     canary = router.canary
-    left = canary.remaining_episodes if canary.remaining_episodes >= 0 else None
+    # negative: unknown
+    expected = canary.estimated_remaining_episodes
+    left = expected if expected >= 0 else None
     outcomes = canary.candidate_successes + canary.candidate_failures
     return RolloutView(
         router=router.name,
-        state=canary.phase.word,
+        state=canary.state.word,
         text=canary.text,
-        candidate=canary.candidate,
-        champion=canary.champion,
+        candidate=canary.candidate_policy,
+        champion=canary.champion_policy,
         plan=settings.plan.text if settings.plan else '',
         plan_words=settings.plan.words if settings.plan else '',
         step=canary.step,
@@ -118,10 +130,10 @@ def rollout_view(
             canary.champion_successes + canary.champion_failures,
         ),
         bars=_bars(router, settings),
-        guards=canary.guards if canary.phase in ON_TRIAL else (),
+        guards=canary.guards if canary.state in ON_TRIAL else (),
         episodes_left=left,
         hours_left=hours_left(left, outcomes, canary.step_elapsed_s),
-        slots=router.slots,
+        slots=router.state.slots,
         shadow=shadow,
         is_watched=canary.is_watched,
     )
@@ -137,13 +149,13 @@ def hours_left(episodes: int | None, outcomes: int, elapsed_s: float) -> float |
 def _bars(router: RouterView, settings: RolloutSettings) -> tuple[EvidenceBar, ...]:
     """Return the two bars; none without a plan, or when the canary gathers no evidence."""
     plan, terms, canary = settings.plan, settings.terms, router.canary
-    if plan is None or canary.phase not in ON_TRIAL:
+    if plan is None or canary.state not in ON_TRIAL:
         return ()
     worse = terms.rollback_level(len(plan.trials)) * LOG10_E
     promotion = terms.promotion_level * LOG10_E
     return (
-        EvidenceBar('promote', canary.evidence_not_worse, promotion),
-        EvidenceBar('roll back', canary.evidence_worse, worse),
+        EvidenceBar('promote', canary.log10_evidence_not_worse, promotion),
+        EvidenceBar('roll back', canary.log10_evidence_worse, worse),
     )
 
 
@@ -151,7 +163,15 @@ def as_json(view: RolloutView) -> dict[str, Any]:
     """Return the view as a JSON object."""
     found = asdict(view)
     found['bars'] = [{**asdict(bar), 'ratio': bar.ratio} for bar in view.bars]
-    found['guards'] = [{**asdict(each), 'headroom': each.headroom} for each in view.guards]
+    found['guards'] = [
+        shown(each, *GUARD_FIELDS) | {'headroom': headroom(each)} for each in view.guards
+    ]
+    found['slots'] = [
+        shown(each, *SLOT_FIELDS)
+        | {'replicas': [shown(replica, *REPLICA_FIELDS) for replica in each.replicas]}
+        for each in view.slots
+    ]
+    found['shadow'] = view.shadow and shown(view.shadow, **SHADOW_FIELDS)
     return found
 
 
@@ -178,29 +198,30 @@ def _heading(view: RolloutView) -> list[str]:
 
 def _slot_lines(view: RolloutView) -> list[str]:
     return [
-        f'  slot {slot.slot}: {slot.state}, {slot.share_percent} %, '
+        f'  slot {slot.slot}: {slot.state.name}, {slot.share_percent} %, '
         f'{slot.policy or "no policy yet"}{f": {slot.text}" if slot.text else ""}'
         for slot in view.slots
     ]
 
 
-def shadow_lines(shadow: ShadowView | None) -> list[str]:
+def shadow_lines(shadow: ShadowSummary | None) -> list[str]:
     """Return what a shadow has shown, and what slot b still lacks."""
     if shadow is None:
         return []
-    apart = '' if shadow.divergence is None else f', {shadow.divergence:.3g} apart'
+    distance, unmet = shadow.divergence_mean, shadow.unmet_requirements
+    apart = f', {distance:.3g} apart' if math.isfinite(distance) else ''
     lines = [
-        f'  shadow {shadow.policy or "without a policy"}: {shadow.samples} requests of '
-        f'{shadow.episodes} episodes in {shadow.hours:.2g} h{apart}, the cage would change '
-        f'{shadow.cage_trips}, latency p95 {_milliseconds(shadow)}'
+        f'  shadow {shadow.shadow_policy or "without a policy"}: {shadow.samples} requests of '
+        f'{shadow.episodes} episodes in {shadow.hours_in_shadow:.2g} h{apart}, the cage would '
+        f'change {shadow.cage_trips}, latency p95 {_milliseconds(shadow)}'
     ]
-    lines += [f'  slot b lacks: {shadow.unmet}'] if shadow.unmet else []
+    lines += [f'  slot b lacks: {unmet}'] if unmet else []
     return list(map(without_controls, lines))
 
 
-def _milliseconds(shadow: ShadowView) -> str:
+def _milliseconds(shadow: ShadowSummary) -> str:
     latency_ms = shadow.latency_ms_p95
-    return 'not known yet' if latency_ms is None else f'{latency_ms:.0f} ms'
+    return f'{latency_ms:.0f} ms' if math.isfinite(latency_ms) else 'not known yet'
 
 
 def _trial_lines(view: RolloutView) -> list[str]:
@@ -223,31 +244,32 @@ def bar_text(bar: EvidenceBar) -> str:
     )
 
 
-def guard_text(guard: GuardView) -> str:
+def guard_text(guard: GuardState) -> str:
     """Return one guard as a line."""
     return f'{guard_title(guard)}: {guard_words(guard)}'
 
 
-def guard_title(guard: GuardView) -> str:
+def guard_title(guard: GuardState) -> str:
     """Return what a guard measures, in words."""
     return without_controls(GUARD_NAMES.get(guard.name, guard.name))
 
 
-def guard_words(guard: GuardView) -> str:
+def guard_words(guard: GuardState) -> str:
     """Return the value of a guard with its headroom, and the data that it still needs."""
-    if guard.is_off:
+    if not guard.limit:
         return 'off'
     limit = f'limit {guard.limit:.3g}{_unit(guard)}'
     counted = f'{guard.samples} of {guard.minimum_samples} {GUARD_SAMPLES.get(guard.name, "")}'
     needed = f', {counted.strip()}' if guard.samples < guard.minimum_samples else ''
-    if guard.value is None or guard.headroom is None:
+    left = headroom(guard)
+    if left is None:
         return f'{limit}; no data yet{needed}'
-    room = f'{100 * guard.headroom:.0f} % left' if guard.headroom >= 0 else 'above the limit'
+    room = f'{100 * left:.0f} % left' if left >= 0 else 'above the limit'
     alarm = f', alarm {100 * guard.alarm:.0f} %' if guard.alarm >= SHOWN_ALARM else ''
     return f'{guard.value:.3g}{_unit(guard)}, {limit}, {room}{needed}{alarm}'
 
 
-def _unit(guard: GuardView) -> str:
+def _unit(guard: GuardState) -> str:
     return guard.unit if guard.unit == '%' else f' {guard.unit}'.rstrip()
 
 
@@ -268,16 +290,16 @@ def changes(before: RouterView, after: RouterView) -> list[str]:
     """Return what differs between two states of a router, one line each; counts are left out."""
     canary = (before.canary, after.canary)
     pairs = [
-        ('rollout', *(_phase_text(c.phase) for c in canary)),
+        ('rollout', *(_phase_text(c.state) for c in canary)),
         ('step', *(str(c.step + 1) for c in canary)),
-        ('split to slot a', f'{before.split_percent} %', f'{after.split_percent} %'),
-        ('candidate', *(c.candidate for c in canary)),
+        ('split to slot a', f'{before.state.split_percent} %', f'{after.state.split_percent} %'),
+        ('candidate', *(c.candidate_policy for c in canary)),
     ]
-    for old in before.slots:
+    for old in before.state.slots:
         new = after.slot(old.slot)
         if new:
             pairs += [
-                (f'slot {old.slot}', old.state, new.state),
+                (f'slot {old.slot}', old.state.name, new.state.name),
                 (f'share of slot {old.slot}', f'{old.share_percent} %', f'{new.share_percent} %'),
                 (f'policy of slot {old.slot}', old.policy, new.policy),
             ]

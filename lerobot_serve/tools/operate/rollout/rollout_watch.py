@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from lerobot_serve.tools.operate.fleet_state import RouterView, ShadowView
+from lerobot_serve.contract.records import ShadowSummary
+from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.learners import learner_view
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.operations import read_settings
@@ -116,11 +117,11 @@ class RolloutWatch:
         before, self._learners = self._learners, self._client.last_learners()
         return learner_view.changes(before, self._learners)
 
-    def text(self, shadow: ShadowView | None = None, shown: int = DECISIONS_SHOWN) -> str:
+    def text(self, shadow: ShadowSummary | None = None, shown: int = DECISIONS_SHOWN) -> str:
         """Return the view and the newest changes."""
         return '\n'.join([self._view_text(shadow), *self._change_lines(shown)])
 
-    def _view_text(self, shadow: ShadowView | None) -> str:
+    def _view_text(self, shadow: ShadowSummary | None) -> str:
         view = rollout_view.rollout_view(self._last, self._settings, shadow)
         learners = [learner_view.as_text(self._learners), ''] if self._learners else []
         return '\n'.join([rollout_view.as_text(view), '', *learners])
@@ -133,7 +134,7 @@ class RolloutWatch:
         before = ['last decisions, by the trace of the router:', *past] if past else []
         return [*before, 'changes since this began:', *latest]
 
-    def _shadow(self) -> ShadowView | None:
+    def _shadow(self) -> ShadowSummary | None:
         """Return what the shadow has shown, which a rollout may wait for; without a wait."""
         return self._client.shadow(self._last.name, 0.0) if self._settings.has_shadow else None
 

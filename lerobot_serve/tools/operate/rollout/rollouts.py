@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from lerobot_serve.contract.records import ReplicaState, SlotState
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.plan import CanaryPlan, parse_plan
@@ -21,7 +22,7 @@ from lerobot_serve.tools.operate.fleet_state import (
     CANDIDATE_SLOT,
     CHAMPION_SLOT,
     RouterView,
-    SlotView,
+    waits_for_start,
 )
 from lerobot_serve.tools.operate.names import check_policy, resolve_slot
 from lerobot_serve.tools.operate.operations import checked, run_command, signed
@@ -100,18 +101,24 @@ def _running_rule(
 ) -> Rule | None:
     """Return that there is nothing to do, if this rollout runs already."""
     canary, candidate = router.canary, router.slot(CANDIDATE_SLOT)
-    if canary.phase not in (CanaryPhase.WAITING, *ON_TRIAL) or candidate is None:
+    if canary.state not in (CanaryPhase.WAITING, *ON_TRIAL) or candidate is None:
         return None
     running = read_plan()
     if running is None or not _is_same_plan(plan, running):
         return None
     if '/' in given:
-        ready = [replica.server for replica in candidate.replicas if replica.state == 'READY']
+        ready = [
+            replica.server
+            for replica in candidate.replicas
+            if replica.state is ReplicaState.State.READY
+        ]
         if {PurePosixPath(read_path(each)) for each in ready} != {PurePosixPath(given)}:
             return None
     else:
         check_start(given, router)
-    return nothing(f'the rollout of {canary.candidate} by this plan runs already: {canary.text}')
+    return nothing(
+        f'the rollout of {canary.candidate_policy} by this plan runs already: {canary.text}'
+    )
 
 
 def _is_same_plan(given: Sequence[str], running: CanaryPlan) -> bool:
@@ -141,8 +148,8 @@ def is_finished(router: RouterView) -> bool:
     """Return whether a rollout was finished and none has begun since."""
     champion, candidate = router.slot(CHAMPION_SLOT), router.slot(CANDIDATE_SLOT)
     return bool(
-        router.canary.phase is CanaryPhase.OFF
-        and router.split_percent == ALL_TO_CHAMPION
+        router.canary.state is CanaryPhase.OFF
+        and router.state.split_percent == ALL_TO_CHAMPION
         and champion
         and candidate
         and champion.policy
@@ -150,10 +157,10 @@ def is_finished(router: RouterView) -> bool:
     )
 
 
-def _check_candidate(candidate: SlotView, champion: SlotView, policy: str) -> None:
+def _check_candidate(candidate: SlotState, champion: SlotState, policy: str) -> None:
     if not policy:
         raise UserError(f'slot {candidate.slot} serves no policy: {candidate.text}')
-    if candidate.state == 'BARRED':
+    if candidate.state is SlotState.State.BARRED:
         raise UserError(
             f'a verdict bars {policy}: {candidate.text}. Give another policy; to lift the verdict '
             'and try this one again: `lerobot-serve rollout resume`'
@@ -211,8 +218,8 @@ def _start_plan(client: FleetClient, now: RouterView, plan: Sequence[str], reaso
 
     def accepts(state: RouterView) -> bool:
         canary = state.canary
-        is_on = canary.phase is not CanaryPhase.OFF and canary.step_count == len(plan)
-        return is_on and canary.planned == candidate and not canary.waits_for_start
+        is_on = canary.state is not CanaryPhase.OFF and canary.step_count == len(plan)
+        return is_on and canary.planned_policy == candidate and not waits_for_start(canary)
 
     return run_command(
         client, now, 'CANARY_START', accepts, verb='rollout start', reason=reason, plan=plan
@@ -237,7 +244,7 @@ def _end(client: FleetClient, before: RouterView, command: str, verb: str, reaso
     """Remove the plan and give slot a all new episodes, by CANARY_STOP or CANARY_FINISH."""
 
     def accepts(now: RouterView) -> bool:
-        return now.canary.phase is CanaryPhase.OFF and now.split_percent == ALL_TO_CHAMPION
+        return now.canary.state is CanaryPhase.OFF and now.state.split_percent == ALL_TO_CHAMPION
 
     return run_command(
         client,
@@ -284,10 +291,10 @@ def _load_candidate(
 def check_finish(router: RouterView) -> None:
     """Raise UserError when a promoted policy cannot be made the champion now."""
     candidate = resolve_slot(CANDIDATE_SLOT, router)
-    if candidate.state != 'HEALTHY':
+    if candidate.state is not SlotState.State.HEALTHY:
         raise UserError(
-            f'slot b, which must serve meanwhile, is {candidate.state}: {candidate.text}. Nothing '
-            'was changed'
+            f'slot b, which must serve meanwhile, is {candidate.state.name}: {candidate.text}. '
+            'Nothing was changed'
         )
 
 
@@ -295,13 +302,13 @@ def check_still_promoted(client: FleetClient, before: RouterView) -> None:
     """Raise UserError when a rollback, or another candidate, came since `before`."""
     now = client.router(before.name)
     old, new = (resolve_slot(CANDIDATE_SLOT, state) for state in (before, now))
-    is_same = (now.canary.phase, new.policy) == (before.canary.phase, old.policy)
-    if is_same and new.state == 'HEALTHY':
+    is_same = (now.canary.state, new.policy) == (before.canary.state, old.policy)
+    if is_same and new.state is SlotState.State.HEALTHY:
         return
     raise UserError(
-        f'the rollout is {now.canary.phase.name} and slot b {new.state} now: {now.canary.text}. '
-        f'The rest is not loaded; restart the servers of slot a that serve {old.policy}, so that '
-        'they serve the policy of their start again'
+        f'the rollout is {now.canary.state.name} and slot b {new.state.name} now: '
+        f'{now.canary.text}. The rest is not loaded; restart the servers of slot a that '
+        f'serve {old.policy}, so that they serve the policy of their start again'
     )
 
 
@@ -317,7 +324,7 @@ def finish(
     """Load the policy of slot b into each server of slot a, then give slot a all episodes."""
     check_finish(before)
     candidate = resolve_slot(CANDIDATE_SLOT, before)
-    source = next(r.server for r in candidate.replicas if r.state == 'READY')
+    source = next(r.server for r in candidate.replicas if r.state is ReplicaState.State.READY)
     values = client.get_parameters(source, POLICY_PARAMETERS)
     loader = SlotLoader(
         client,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from lerobot_serve.contract.records import SlotState
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.states import CanaryPhase
@@ -23,7 +24,7 @@ from lerobot_serve.tools.operate.commands import (
     split_refusal,
     Verb,
 )
-from lerobot_serve.tools.operate.fleet_state import CANDIDATE_SLOT, RouterView, SlotView
+from lerobot_serve.tools.operate.fleet_state import CANDIDATE_SLOT, RouterView
 from lerobot_serve.tools.operate.names import resolve_slot
 from lerobot_serve.tools.operate.rule import refuse
 
@@ -45,7 +46,7 @@ def steering_rule(
     verb: Verb, router: RouterView, read_plan: ReadPlan, *, at_once: bool = False
 ) -> Rule:
     """Return what a verb that steers a rollout would do."""
-    if verb in LIFTING and is_barred(router) and router.canary.phase is CanaryPhase.WAITING:
+    if verb in LIFTING and is_barred(router) and router.canary.state is CanaryPhase.WAITING:
         return WAITS_FOR_BARRED
     if steered_slot(verb, router):
         rule = slot_rule(SlotVerb.LIFT, resolve_slot(CANDIDATE_SLOT, router))
@@ -61,7 +62,7 @@ def steered_slot(verb: Verb, router: RouterView) -> str:
 
 
 def slot_steering_rule(
-    verb: SlotVerb, slot: SlotView, router: RouterView, read_plan: ReadPlan, *, at_once: bool
+    verb: SlotVerb, slot: SlotState, router: RouterView, read_plan: ReadPlan, *, at_once: bool
 ) -> Rule:
     """Return what a verb on a slot would do, with what follows for rollout and robots."""
     rule = slot_rule(verb, slot)
@@ -80,12 +81,12 @@ def _followed_by(rule: Rule, text: str) -> Rule:
 
 def lifts_verdict_alone(verb: Verb, router: RouterView) -> bool:
     """Return whether there is a verdict to lift and no plan to resume."""
-    return verb in LIFTING and router.canary.phase is CanaryPhase.OFF and is_barred(router)
+    return verb in LIFTING and router.canary.state is CanaryPhase.OFF and is_barred(router)
 
 
 def is_barred(router: RouterView) -> bool:
     candidate = router.slot(CANDIDATE_SLOT)
-    return candidate is not None and candidate.state == 'BARRED'
+    return candidate is not None and candidate.state is SlotState.State.BARRED
 
 
 def split_rule(router: RouterView, percent: int) -> Rule:
@@ -97,11 +98,11 @@ def split_rule(router: RouterView, percent: int) -> Rule:
     if refusal := split_refusal(router.canary):
         return Rule(Effect.REFUSE, refusal)
     text = split_text(percent)
-    if router.split_percent == percent:
+    if router.state.split_percent == percent:
         return Rule(Effect.NOTHING, f'already {text}')
     return Rule(
         Effect.DO,
-        f'give {text}; now {router.split_percent} % to slot a',
+        f'give {text}; now {router.state.split_percent} % to slot a',
         'SET_SPLIT',
         asks=True,
     )

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.tools.operate.fleet_state import ServerView
 from lerobot_serve.tools.operate.rule import Effect, filled, refuse, Rule
-from lerobot_serve.tools.operate.swap.server_view import ServerView
 
 BEGIN = Rule(
     Effect.DO,
@@ -22,18 +22,19 @@ NOT_ACTIVE = refuse(
 
 def swap_rule(server: ServerView, given: str) -> Rule:
     """Return what a swap to the folder or version `given` does, with its text filled in."""
-    if server.state != 'ACTIVE':
+    status = server.status
+    if status.state is not ServerStatus.State.ACTIVE:
         rule = NOT_ACTIVE
     else:
-        rule = LOADS if server.swap is ServerStatus.Swap.LOADING else BEGIN
-    count = server.sessions
+        rule = LOADS if status.swap is ServerStatus.Swap.LOADING else BEGIN
+    count = status.active_sessions
     return filled(
         rule,
         name=server.name,
         given=given,
-        policy=server.policy,
+        policy=status.policy,
         sessions=f'{count} open session{"" if count == 1 else "s"}',
-        state=server.state,
-        text=server.text or 'no text',
-        swap_text=server.swap_text,
+        state=status.state.name,
+        text=status.text or 'no text',
+        swap_text=status.swap_text,
     )

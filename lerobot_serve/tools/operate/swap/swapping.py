@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from lerobot_serve.contract.names import node_name
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.errors import UserError
+from lerobot_serve.tools.operate.fleet_state import ServerView
 from lerobot_serve.tools.operate.names import nearest_name
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
-from lerobot_serve.tools.operate.swap.server_view import ServerView
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
@@ -53,15 +53,15 @@ def swap(
             f'{wait_s:g} s. It goes on: read ServerStatus.swap_text of {server.name}/status, or '
             'wait longer with --load-timeout-s'
         )
-    if after.swap is not ServerStatus.Swap.DONE:
-        raise UserError(f'{server.name}: {after.swap_text or after.text}')
-    changes = [f'policy: {server.policy} -> {after.policy}']
+    before, now = server.status.policy, after.status
+    if now.swap is not ServerStatus.Swap.DONE:
+        raise UserError(f'{server.name}: {now.swap_text or now.text}')
     return Result(
         'swap',
         server.name,
-        after.swap_text,
+        now.swap_text,
         client.operator,
-        changes if after.policy != server.policy else [],
+        [f'policy: {before} -> {now.policy}'] if now.policy != before else [],
     )
 
 
@@ -70,7 +70,7 @@ def _ended(read: Callable[[], ServerView], limit_s: float) -> ServerView | None:
     deadline_s = time.monotonic() + limit_s
     while True:
         try:
-            if (now := read()).swap is not ServerStatus.Swap.LOADING:
+            if (now := read()).status.swap is not ServerStatus.Swap.LOADING:
                 return now
         except (NotReached, ResultUnknown):
             # a busy server; it is asked again until the time is over

@@ -77,7 +77,7 @@ def test_hostile_learners_are_safe(node, start_dashboard, wait_until):
     hostile = '<script>alert(1)</script>\nevent: patch\n\n'
     publishers = {
         name: node.create_publisher(LearnerState, f'/{name}/state', qos.STATE)
-        for name in ('learner', 'huge')
+        for name in ('learner', 'huge', 'oversized')
     }
     states = {
         'learner': LearnerState(
@@ -89,9 +89,10 @@ def test_hostile_learners_are_safe(node, start_dashboard, wait_until):
             remaining_s=-math.inf,
             dropped=[DropCount(reason='__proto__', count=2**64 - 1)],
         ),
-        'huge': LearnerState(progress=3e38, loss=3e38, remaining_s=3e38),
+        'huge': LearnerState(text='x' * 1024, progress=3e38, loss=3e38, remaining_s=3e38),
+        'oversized': LearnerState(),
     }
-    states['huge']._text = 'x' * 200_000
+    states['oversized']._text = 'x' * 200_000
     viewer = start_dashboard().view()
 
     def shown():
@@ -106,4 +107,6 @@ def test_hostile_learners_are_safe(node, start_dashboard, wait_until):
     assert row['has_diverged'] and not {'progress', 'loss', 'remaining_s'} & set(row)
     huge = rows['/huge']
     assert huge['progress'] == 1.0 and not {'loss', 'remaining_s'} & set(huge)
-    assert len(huge['text']) <= 1024
+    assert len(huge['text']) == 1024
+    # no state by the bounds of its message
+    assert '/oversized' not in viewer.document['learners']

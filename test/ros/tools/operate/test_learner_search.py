@@ -4,38 +4,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 import json
 import math
 
 from builtin_interfaces.msg import Time
 import pytest
+from rclpy.serialization import deserialize_message
 from support.learner import shown_learner
+from support.tools.operator_states import changed, learner_of
 from support.waiting import wait_until
 
 from lerobot_serve.contract import records
+from lerobot_serve.contract.codec import encode
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.learners.learner_silence import SILENT_S
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.learners.learner_view import as_json, as_text
-from lerobot_serve.tools.operate.message_views import learner_view
-from lerobot_serve_interfaces.msg import DropCount, LearnerState
+from lerobot_serve_interfaces.msg import LearnerState
 
 LIMIT_S = 20.0
 NODE = '/line_1/learner'
 # numbers that are the same in 32 bits
-SHOWN = replace(shown_learner.TRAINS, node=NODE, progress=0.5, loss=0.25)
-SAME_NAMES = (
-    *('text', 'round', 'parent', 'latest', 'episodes', 'episodes_new', 'episodes_wanted'),
-    *('progress', 'loss', 'remaining_s'),
-)
-TRAINS = LearnerState(
-    state=LearnerState.TRAINING,
-    dropped=[DropCount(reason=reason, count=count) for reason, count in SHOWN.dropped],
-    **{name: getattr(SHOWN, name) for name in SAME_NAMES},
-)
+SHOWN = changed(shown_learner.TRAINS, node=NODE, progress=0.5, loss=0.25)
+TRAINS = deserialize_message(encode(SHOWN.state), LearnerState)
 
 
 class PlayedLearner:
@@ -74,7 +67,7 @@ def test_learners_are_found_with_all_that_they_show(client, node):
     PlayedLearner(node).publish()
     PlayedLearner(node, '/a/learner').publish(LearnerState(state=9, progress=math.nan))
     other, learner = client.find_learners()
-    assert learner == SHOWN
+    assert changed(learner, stamp=SHOWN.state.stamp) == SHOWN
     # of a newer version
     assert (other.node, other.phase, other.progress) == ('/a/learner', 'unknown (9)', None)
 
@@ -124,17 +117,17 @@ def test_a_learner_is_not_shown_while_its_first_state_may_still_arrive(client, n
 @pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf, 3.4e38, -3.4e38])
 def test_hostile_numbers_and_texts_are_safe_to_print(value):
     nasty = '\x1b[2J</script>'
-    message = LearnerState(
-        state=LearnerState.TRAINING,
+    view = learner_of(
+        NODE,
+        'TRAINING',
         text=nasty,
         parent=nasty,
         round=2**32 - 1,
         progress=value,
         loss=value,
         remaining_s=value,
-        dropped=[DropCount(reason=nasty, count=2**64 - 1)],
+        dropped=(records.DropCount(nasty, 2**64 - 1),),
     )
-    view = learner_view(NODE, message)
     assert view.progress is None or 0 <= view.progress <= 1
     assert view.remaining_s is None
     assert view.has_diverged is math.isinf(value)

@@ -8,6 +8,7 @@ from itertools import product
 from hypothesis import given, strategies
 import pytest
 from support.loop.played_fleet import V1, V2, V3, version
+from support.tools.operator_states import canary_of, router_of, slot_of
 
 from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, VERDICTS
 from lerobot_serve.router.canary.states import CanaryPhase
@@ -25,11 +26,7 @@ from lerobot_serve.tools.loop.decisions import (
     Step,
     STEPS,
 )
-from lerobot_serve.tools.operate.fleet_state import (
-    CanaryView,
-    RouterView,
-    SlotView,
-)
+from lerobot_serve.tools.operate.fleet_state import RouterView
 
 
 def record(candidate: str, parent: str = V1, verdict: str = 'passed') -> GateRecord:
@@ -39,9 +36,11 @@ def record(candidate: str, parent: str = V1, verdict: str = 'passed') -> GateRec
 def router(
     phase: CanaryPhase, *, is_watched: bool = False, a: str = V1, b: str = V2
 ) -> RouterView:
-    canary = CanaryView(phase, candidate=b, champion=a, text='text', is_watched=is_watched)
-    slots = (SlotView('a', policy=a), SlotView('b', policy=b))
-    return RouterView('/policy_router', slots=slots, canary=canary)
+    canary = canary_of(
+        phase, candidate_policy=b, champion_policy=a, text='text', is_watched=is_watched
+    )
+    slots = (slot_of('a', policy=a), slot_of('b', policy=b))
+    return router_of('/policy_router', slots=slots, canary=canary)
 
 
 def test_each_combination_has_a_step():
@@ -96,9 +95,11 @@ def test_each_phase_of_a_canary_is_known(phase, is_watched, rollout):
 
 
 def test_a_candidate_that_slot_b_no_longer_serves_is_lost():
-    canary = CanaryView(CanaryPhase.WAITING, candidate=V1, champion=V1, planned=V2)
-    slots = (SlotView('a', policy=V1), SlotView('b', policy=V1))
-    facts = rollout_facts(RouterView('/policy_router', slots=slots, canary=canary))
+    canary = canary_of(
+        CanaryPhase.WAITING, candidate_policy=V1, champion_policy=V1, planned_policy=V2
+    )
+    slots = (slot_of('a', policy=V1), slot_of('b', policy=V1))
+    facts = rollout_facts(router_of('/policy_router', slots=slots, canary=canary))
     assert (facts.rollout, facts.planned) == (Rollout.LOST, V2)
 
 
@@ -128,7 +129,7 @@ def test_every_phase_is_in_the_test_above():
 def test_a_router_of_a_later_version_and_an_empty_slot_are_unknown():
     assert rollout_facts(router(CanaryPhase(99))).rollout is Rollout.UNKNOWN
     assert rollout_facts(router(CanaryPhase.OFF, a='')).rollout is Rollout.UNKNOWN
-    assert rollout_facts(RouterView('/policy_router')).rollout is Rollout.UNKNOWN
+    assert rollout_facts(router_of('/policy_router')).rollout is Rollout.UNKNOWN
 
 
 def test_a_finish_that_left_slot_a_without_a_policy_goes_on():

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from support.tools.operator_states import canary_of, changed, router_of, SLOT_NAMES, slot_of
 
+from lerobot_serve.contract.codec import decode, encode
+from lerobot_serve.contract.records import CanaryState
 from lerobot_serve.router.canary.plan import parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, TRANSITIONS
 from lerobot_serve.tools.operate.commands import (
@@ -24,15 +25,8 @@ from lerobot_serve.tools.operate.commands import (
     split_refusal,
     Verb,
 )
-from lerobot_serve.tools.operate.fleet_state import (
-    CanaryView,
-    RouterView,
-    SLOT_STATES,
-    SlotView,
-)
-from lerobot_serve.tools.operate.message_views import canary_view, router_view
+from lerobot_serve.tools.operate.fleet_state import waits_for_start
 from lerobot_serve.tools.operate.rollout.rollout_rules import OTHER_POLICY_RULES
-from lerobot_serve_interfaces.msg import CanaryState, GuardState, RouterState, SlotState
 
 DO, NOTHING, REFUSE = Effect.DO, Effect.NOTHING, Effect.REFUSE
 PHASES = ('OFF', 'WAITING', 'RUNNING', 'UNDECIDED', 'PAUSED', 'PROMOTED', 'ROLLED_BACK')
@@ -72,7 +66,7 @@ PARAMETERS = {Verb.START, Verb.STOP, Verb.FINISH}
 def test_the_tables_have_every_verb_in_every_state():
     assert tuple(phase.name for phase in CanaryPhase) == PHASES
     assert set(ROLLOUT_RULES) == {(verb, phase) for verb in Verb for phase in CanaryPhase}
-    assert set(SLOT_RULES) == {(verb, state) for verb in SlotVerb for state in SLOT_STATES}
+    assert set(SLOT_RULES) == {(verb, state) for verb in SlotVerb for state in SLOT_NAMES}
     assert set(ROBOT_RULES) == {(verb, paused) for verb in RobotVerb for paused in (False, True)}
 
 
@@ -84,7 +78,7 @@ def test_what_a_verb_does_in_each_state(verb):
 
 @pytest.mark.parametrize('verb', SlotVerb)
 def test_what_a_slot_verb_does_in_each_state(verb):
-    assert tuple(SLOT_RULES[verb, state].effect for state in SLOT_STATES) == SLOT_EXPECTED[verb]
+    assert tuple(SLOT_RULES[verb, state].effect for state in SLOT_NAMES) == SLOT_EXPECTED[verb]
 
 
 @pytest.mark.parametrize(('verb', 'phase'), ROLLOUT_RULES)
@@ -120,7 +114,7 @@ def is_complete(rule: Rule) -> bool:
 
 @pytest.mark.parametrize(('verb', 'phase'), ROLLOUT_RULES)
 def test_every_sentence_is_complete(verb, phase):
-    canary = CanaryView(phase, 'v2@1', 'v1@1', text='the text', step_count=3, share_percent=25)
+    canary = canary_of(phase, 'v2@1', 'v1@1', text='the text', step_count=3, share_percent=25)
     rule = rollout_rule(verb, canary)
     assert is_complete(rule)
     assert rule.effect is not DO or verb is Verb.START or 'v2@1' in rule.text
@@ -128,47 +122,43 @@ def test_every_sentence_is_complete(verb, phase):
 
 @pytest.mark.parametrize(('verb', 'state'), SLOT_RULES)
 def test_every_sentence_of_a_slot_is_complete(verb, state):
-    rule = slot_rule(verb, SlotView('b', 'v2@1', state, 'the text'))
+    rule = slot_rule(verb, slot_of('b', 'v2@1', state, 'the text'))
     assert is_complete(rule) and 'slot b' in rule.text
 
 
 @pytest.mark.parametrize('verb', Verb)
 def test_another_policy_than_that_of_the_plan_may_only_be_started_or_ended(verb):
     text = 'the plan is for v2@1'
-    waits = CanaryView(CanaryPhase.WAITING, 'v3@1', 'v1@1', text=text, planned='v2@1')
-    assert waits.waits_for_start
+    waits = canary_of(CanaryPhase.WAITING, 'v3@1', 'v1@1', text=text, planned_policy='v2@1')
+    assert waits_for_start(waits)
     assert set(OTHER_POLICY_RULES) == set(Verb)
     allowed = {Verb.START, Verb.ABORT, Verb.STOP}
     assert (rollout_rule(verb, waits).effect is DO) == (verb in allowed)
-    for other in (replace(waits, candidate='v2@1'), replace(waits, planned='')):
+    for other in (changed(waits, candidate_policy='v2@1'), changed(waits, planned_policy='')):
         assert rollout_rule(verb, other).effect is EXPECTED[verb][1]
-    running = replace(waits, phase=CanaryPhase.RUNNING)
+    running = changed(waits, state=CanaryPhase.RUNNING)
     assert rollout_rule(verb, running).effect is EXPECTED[verb][2]
 
 
 @pytest.mark.parametrize('verb', Verb)
 def test_no_verb_acts_in_a_state_of_a_newer_router(verb):
-    rule = rollout_rule(verb, CanaryView(CanaryPhase(9)))
+    rule = rollout_rule(verb, canary_of(CanaryPhase(9)))
     assert rule.effect is REFUSE
     assert 'unknown (9)' in rule.text and 'version of the router' in rule.text
 
 
 @pytest.mark.parametrize('verb', SlotVerb)
 def test_no_verb_acts_on_a_slot_in_a_state_of_a_newer_router(verb):
-    rule = slot_rule(verb, SlotView('b', state='unknown (12)'))
+    rule = slot_rule(verb, slot_of('b', state='unknown (12)'))
     assert rule.effect is REFUSE
     assert 'slot b unknown (12)' in rule.text
 
 
 def test_a_state_of_a_newer_router_is_shown_with_its_number():
-    message = CanaryState(state=200, guards=[GuardState(name='new', value=float('nan'))])
-    view = canary_view(message)
-    assert view.phase == CanaryPhase(200)
-    assert view.phase.word == view.phase.name == 'unknown (200)'
-    assert view.guards[0].value is None
-    state = RouterState(slots=[SlotState(slot='b', state=99)])
-    assert router_view('/r', state, message, 0.0).slots[0].state == 'unknown (99)'
-    assert split_refusal(view)
+    found = decode(CanaryState, encode(canary_of(CanaryPhase(200))))
+    assert found.state == CanaryPhase(200)
+    assert found.state.word == found.state.name == 'unknown (200)'
+    assert 'unknown (200)' in split_refusal(found)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +169,7 @@ def test_a_state_of_a_newer_router_is_shown_with_its_number():
     ],
 )
 def test_promote_says_what_share_it_gives(step, shares, text):
-    canary = CanaryView(
+    canary = canary_of(
         CanaryPhase.RUNNING, 'v2@1', 'v1@1', step=step, step_count=shares, share_percent=25
     )
     assert text in rollout_rule(Verb.PROMOTE, canary, parse_plan(['25', '50', '100'])).text
@@ -196,8 +186,8 @@ ROUTERS = {
 @pytest.mark.parametrize('shares', ROUTERS.values(), ids=ROUTERS)
 @pytest.mark.parametrize('slot', ['a', 'b'])
 def test_a_drain_says_when_no_slot_is_left(slot, shares, at_once):
-    slots = tuple(SlotView(n, share_percent=s) for n, s in zip('ab', shares, strict=True))
-    text = drain_consequence(slot, RouterView('/r', slots=slots), at_once=at_once)
+    slots = tuple(slot_of(n, share_percent=s) for n, s in zip('ab', shares, strict=True))
+    text = drain_consequence(slot, router_of('/r', slots=slots), at_once=at_once)
     is_left = shares['ab'.index(slot) - 1] > 0
     assert ('no other slot has a share: new episodes are refused' in text) == (not is_left)
     assert ('its running episodes leave with their next request' in text) == at_once
@@ -208,8 +198,8 @@ def test_a_drain_says_when_no_slot_is_left(slot, shares, at_once):
 @pytest.mark.parametrize('phase', CanaryPhase)
 @pytest.mark.parametrize('slot', ['a', 'b'])
 def test_a_drain_of_the_candidate_says_what_it_means_for_its_rollout(slot, phase):
-    slots = (SlotView('a', share_percent=75), SlotView('b', share_percent=25))
-    router = RouterView('/r', slots=slots, canary=CanaryView(phase, 'v2@1'))
+    slots = (slot_of('a', share_percent=75), slot_of('b', share_percent=25))
+    router = router_of('/r', slots=slots, canary=canary_of(phase, 'v2@1'))
     text = drain_consequence(slot, router, at_once=False)
     runs = phase.name in ('RUNNING', 'UNDECIDED', 'PAUSED')
     assert ('of v2@1 is rolled back by it' in text) == (slot == 'b' and runs)
@@ -219,7 +209,7 @@ def test_a_drain_of_the_candidate_says_what_it_means_for_its_rollout(slot, phase
 @pytest.mark.parametrize('phase', CanaryPhase)
 @pytest.mark.parametrize('planned', ['', 'v2@1', 'other@1'])
 def test_a_restore_says_that_a_rollout_begins(phase, planned):
-    canary = CanaryView(phase, 'v2@1', planned=planned)
+    canary = canary_of(phase, 'v2@1', planned_policy=planned)
     text = restore_consequence(canary, parse_plan(['25', '100']))
     begins = phase is CanaryPhase.WAITING and planned != 'other@1'
     assert bool(text) == begins
@@ -227,9 +217,9 @@ def test_a_restore_says_that_a_rollout_begins(phase, planned):
 
 
 def test_the_split_belongs_to_a_rollout_until_it_ends():
-    refused = {phase for phase in CanaryPhase if split_refusal(CanaryView(phase, text='runs'))}
+    refused = {phase for phase in CanaryPhase if split_refusal(canary_of(phase, text='runs'))}
     assert {phase.name for phase in refused} == {'WAITING', 'RUNNING', 'UNDECIDED', 'PAUSED'}
-    assert '(runs)' in split_refusal(CanaryView(CanaryPhase.RUNNING, text='runs'))
+    assert '(runs)' in split_refusal(canary_of(CanaryPhase.RUNNING, text='runs'))
 
 
 def test_what_stops_a_robot_is_not_asked_for():

@@ -5,38 +5,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import contextlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 import io
 from typing import Any
 
 import pytest
+from support.tools.operator_states import canary_of, changed, replica_of, router_of, slot_of
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.cli.operator_options import Operator
-from lerobot_serve.tools.operate.fleet_state import CanaryView, ReplicaView, RouterView, SlotView
+from lerobot_serve.tools.operate.fleet_state import RouterView
 
-CANDIDATE = SlotView(
+CANDIDATE = slot_of(
     'b',
     'v2@2',
     share_percent=5,
-    replicas=(ReplicaView('/s1', 'READY', policy='v2@2'), ReplicaView('/s2', 'UNAVAILABLE')),
+    replicas=(replica_of('/s1', 'READY', policy='v2@2'), replica_of('/s2', 'UNAVAILABLE')),
 )
-RUNNING = RouterView(
+RUNNING = router_of(
     '/r',
     split_percent=95,
-    slots=(SlotView('a', 'v1@1', share_percent=95), CANDIDATE),
-    canary=CanaryView(CanaryPhase.RUNNING, 'v2@2', 'v1@1', 0, 4, 5, 'running: step 1'),
+    slots=(slot_of('a', 'v1@1', share_percent=95), CANDIDATE),
+    canary=canary_of(CanaryPhase.RUNNING, 'v2@2', 'v1@1', 0, 4, 5, 'running: step 1'),
 )
-OFF = replace(RUNNING, canary=CanaryView())
-PROMOTED = replace(
-    RUNNING, canary=replace(RUNNING.canary, phase=CanaryPhase.PROMOTED, step=3, is_watched=True)
+OFF = changed(RUNNING, canary=canary_of())
+PROMOTED = changed(
+    RUNNING, canary=changed(RUNNING.canary, state=CanaryPhase.PROMOTED, step=3, is_watched=True)
 )
 
 
-def canary(state: RouterView, **values: object) -> RouterView:
-    return replace(state, canary=replace(state.canary, **values))
+def canary(router: RouterView, **values: object) -> RouterView:
+    return changed(router, canary=changed(router.canary, **values))
 
 
 @dataclass
@@ -109,7 +110,7 @@ CHANGED = 'the state has changed; now it would: '
         (
             ('rollout', 'stop'),
             RUNNING,
-            canary(RUNNING, candidate='v3@3'),
+            canary(RUNNING, candidate_policy='v3@3'),
             f'{CHANGED}remove the plan and give all new episodes to slot a, without a verdict on '
             'v3@3',
         ),
@@ -117,10 +118,10 @@ CHANGED = 'the state has changed; now it would: '
         (
             ('rollout', 'finish'),
             PROMOTED,
-            canary(PROMOTED, candidate='v3@3'),
+            canary(PROMOTED, candidate_policy='v3@3'),
             f'{CHANGED}load v3@3 into each server',
         ),
-        (('split', '50'), OFF, replace(OFF, split_percent=80), f'{CHANGED}give 50 % of'),
+        (('split', '50'), OFF, changed(OFF, split_percent=80), f'{CHANGED}give 50 % of'),
         (('split', '50'), OFF, RUNNING, 'a rollout sets the split'),
         (('drain', 'b'), OFF, RUNNING, 'the rollout of v2@2 is rolled back by it'),
     ],
@@ -164,7 +165,7 @@ def test_a_rollout_that_runs_already_is_not_started_again(monkeypatch, capsys, p
 
 
 def test_what_another_operator_did_meanwhile_is_done_already(monkeypatch, capsys):
-    back = canary(RUNNING, phase=CanaryPhase.ROLLED_BACK, text='rolled back: by ann')
+    back = canary(RUNNING, state=CanaryPhase.ROLLED_BACK, text='rolled back: by ann')
     client = Client(RUNNING, back)
     assert run(monkeypatch, client, 'rollout', 'abort') == 0
     assert 'nothing to do: rolled back: by ann' in capsys.readouterr().out

@@ -9,10 +9,10 @@ import threading
 from typing import Any
 
 import pytest
+from support.tools.operator_states import robot_of
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.operate.fleet_state import RobotView
 from lerobot_serve.tools.operate.names import natural_order
 from lerobot_serve.tools.operate.outcome import ResultUnknown
 from lerobot_serve.tools.operate.robots.every_robot import (
@@ -59,7 +59,7 @@ class FleetOfRobots:
         return True, f'{service}d'
 
     def wait_for_robot(self, node: str, accepts: Any, timeout_s: float | None = None) -> Any:
-        views = (RobotView(node, paused=paused) for paused in (True, False))
+        views = (robot_of(node, paused=paused) for paused in (True, False))
         return None if node == HUNG else next(filter(accepts, views))
 
     def control_slot(self, *_: object, **__: object) -> tuple[bool, str]:
@@ -94,8 +94,8 @@ def test_without_a_robot_nothing_is_called_done():
 
 def test_only_paused_robots_are_resumed_and_a_silent_one_is_refused():
     robots = [
-        RobotView(node(2), paused=True),
-        RobotView(node(10)),
+        robot_of(node(2), paused=True),
+        robot_of(node(10)),
         missing_robot(node(3), 20.0),
     ]
     fleet = FleetOfRobots()
@@ -120,7 +120,7 @@ def test_every_mixture_of_results_has_a_status(statuses):
 @pytest.mark.parametrize('verb', EVERY_VERBS)
 @pytest.mark.parametrize('paused', itertools.product((True, False), repeat=2))
 def test_a_pause_asks_nothing_and_a_resume_names_the_robots(verb, paused):
-    robots = [RobotView(node(n), paused=each) for n, each in zip((10, 2), paused, strict=True)]
+    robots = [robot_of(node(n), paused=each) for n, each in zip((10, 2), paused, strict=True)]
     rule = every_robot_rule(verb, robots)
     if verb is RobotVerb.PAUSE:
         # whatever the states are, since they may be old
@@ -133,7 +133,7 @@ def test_a_pause_asks_nothing_and_a_resume_names_the_robots(verb, paused):
 
 
 def test_the_sentence_of_a_resume_names_each_of_many_robots():
-    robots = [RobotView(node(n), paused=True) for n in range(40)]
+    robots = [robot_of(node(n), paused=True) for n in range(40)]
     text = every_robot_rule(RobotVerb.RESUME, robots).text
     assert set(text.removeprefix('end the pause of ').partition(':')[0].split(', ')) == {
         f'robot_{n}' for n in range(40)

@@ -8,9 +8,10 @@ from itertools import pairwise
 import re
 
 import pytest
+from support.tools.operator_states import changed, EDGE_NAMES, robot_of, RUNG_NAMES
 
 from lerobot_serve.tools.operate.commands import Effect, robot_rule, RobotVerb
-from lerobot_serve.tools.operate.fleet_state import EDGE_STATES, RobotView, RUNGS, SILENT
+from lerobot_serve.tools.operate.fleet_state import RobotView, SILENT
 from lerobot_serve.tools.operate.robots.fleet_table import (
     robots_report,
     SEVERITY,
@@ -32,26 +33,26 @@ WORST_FIRST = (
 )
 
 
-def robot(number: int = 1, **fields: object) -> RobotView:
-    return RobotView(
-        **{'node': f'/robot_{number}/edge_controller', 'state': 'STREAMING', **fields}
-    )
+def robot(number: int = 1, state: str = 'STREAMING', **edge: object) -> RobotView:
+    known = 'STREAMING' if state == SILENT else state
+    found = robot_of(f'/robot_{number}/edge_controller', state=known, **edge)
+    return replace(found, is_silent=state == SILENT)
 
 
 def test_every_state_has_a_place():
-    assert set(SEVERITY) == {SILENT, *EDGE_STATES}
+    assert set(SEVERITY) == {SILENT, *EDGE_NAMES}
     found = worst_first(robot(state=state) for state in (*SEVERITY, UNKNOWN))
     assert tuple(each.state for each in found) == WORST_FIRST
 
 
-@pytest.mark.parametrize('rung', RUNGS)
+@pytest.mark.parametrize('rung', RUNG_NAMES)
 @pytest.mark.parametrize(('worse', 'better'), pairwise(WORST_FIRST))
 def test_the_state_decides_within_a_rung(worse, better, rung):
     first, second = robot(state=worse, rung=rung), robot(state=better, rung=rung)
     assert worst_first([second, first]) == [first, second]
 
 
-@pytest.mark.parametrize('rung', [rung for rung in RUNGS if rung != 'POLICY'])
+@pytest.mark.parametrize('rung', [rung for rung in RUNG_NAMES if rung != 'POLICY'])
 def test_a_robot_off_its_policy_comes_before_one_on_it(rung):
     on, off = robot(1), robot(2, rung=rung)
     assert worst_first([on, off]) == [off, on]
@@ -61,7 +62,7 @@ def test_a_robot_off_its_policy_comes_before_one_on_it(rung):
 def test_a_stopped_robot_comes_first_unless_an_operator_paused_it(rung):
     stopped, stalled = robot(1, rung=rung), robot(2, state='STALLED')
     assert worst_first([stalled, stopped]) == [stopped, stalled]
-    assert worst_first([stalled, replace(stopped, paused=True)])[0] == stalled
+    assert worst_first([stalled, changed(stopped, paused=True)])[0] == stalled
 
 
 def test_equal_robots_are_ordered_by_stalls_and_then_by_name():
@@ -136,7 +137,7 @@ def test_no_verb_that_may_start_motion_acts_on_a_silent_robot(verb):
     assert robot_rule(verb, robot(9)).effect is not Effect.REFUSE
 
 
-@pytest.mark.parametrize('silent', [HUNG, replace(HUNG, paused=True), mute_robot('/robot_9/edge')])
+@pytest.mark.parametrize('silent', [HUNG, changed(HUNG, paused=True), mute_robot('/robot_9/edge')])
 def test_a_pause_of_a_silent_robot_is_tried(silent):
     rule = robot_rule(RobotVerb.PAUSE, silent)
     assert (rule.effect, rule.asks) == (Effect.DO, False)

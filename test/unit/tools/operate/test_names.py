@@ -6,9 +6,9 @@ from __future__ import annotations
 import getpass
 
 import pytest
+from support.tools.operator_states import robot_of, router_of, slot_of
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, SlotView
 from lerobot_serve.tools.operate.names import (
     check_policy,
     nearest_name,
@@ -20,8 +20,8 @@ from lerobot_serve.tools.operate.names import (
 from lerobot_serve.tools.operate.outcome import NotReached
 
 ROUTERS = ['/lab/policy_router', '/policy_router']
-ROBOTS = [RobotView(f'/robot_{n}/edge_controller', client_id=f'arm_{n}') for n in (7, 8)]
-SLOT = SlotView('b', 'reach@ab12cd')
+ROBOTS = [robot_of(f'/robot_{n}/edge_controller', client_id=f'arm_{n}') for n in (7, 8)]
+SLOT = slot_of('b', 'reach@ab12cd')
 
 
 def test_the_only_router_needs_no_name():
@@ -107,13 +107,13 @@ def test_a_robot_that_is_not_one(given, found, text):
 
 
 def test_many_names_are_cut():
-    many = [RobotView(f'/robot_{n}/edge_controller') for n in range(40)]
+    many = [robot_of(f'/robot_{n}/edge_controller') for n in range(40)]
     with pytest.raises(UserError, match='and 28 more'):
         resolve_robot('tractor', many)
 
 
 def test_a_slot_that_the_router_has():
-    router = RouterView('/r', slots=(SLOT,))
+    router = router_of('/r', slots=(SLOT,))
     assert resolve_slot('b', router) is SLOT
     with pytest.raises(UserError, match="/r has no slot 'c'; it has b"):
         resolve_slot('c', router)
@@ -136,7 +136,7 @@ def test_another_policy_is_refused(given, text):
 
 def test_a_slot_without_a_policy_gives_its_reason():
     with pytest.raises(UserError, match='serves no policy yet: it loads'):
-        check_policy('reach', SlotView('b', text='it loads'))
+        check_policy('reach', slot_of('b', text='it loads'))
 
 
 def test_a_user_without_a_name_is_named_by_number(monkeypatch):
@@ -150,7 +150,7 @@ def test_a_user_without_a_name_is_named_by_number(monkeypatch):
 
 
 def test_a_name_that_two_robots_have_is_not_enough():
-    twins = [RobotView(f'/cell_{n}/edge_controller', client_id='arm') for n in (1, 2)]
+    twins = [robot_of(f'/cell_{n}/edge_controller', client_id='arm') for n in (1, 2)]
     with pytest.raises(UserError) as raised:
         resolve_robot('arm', twins)
     assert "'arm' is the name of several robots" in str(raised.value)
@@ -176,7 +176,7 @@ def test_the_nearest_name_is_never_another_number(given, near):
 
 @pytest.mark.parametrize(('given', 'near'), [('B', 'b'), ('slot_b', 'b'), ('Slot a', 'a')])
 def test_a_wrong_slot_is_answered_with_the_nearest_one(given, near):
-    router = RouterView('/r', slots=(SlotView('a'), SLOT))
+    router = router_of('/r', slots=(slot_of('a'), SLOT))
     with pytest.raises(UserError, match=rf'did you mean {near}\? it has a, b'):
         resolve_slot(given, router)
     with pytest.raises(UserError, match="has no slot 'c'; it has a, b"):

@@ -4,37 +4,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from support.tools.operator_states import canary_of, changed, robot_of, router_of, slot_of
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.operate.commands import RobotVerb, rollout_rule, Verb
-from lerobot_serve.tools.operate.fleet_state import CanaryView, RobotView, RouterView, SlotView
-from lerobot_serve.tools.operate.operations import (
-    RECORD_S,
-    run_robot_verb,
-    run_rule,
-    set_split,
-)
+from lerobot_serve.tools.operate.fleet_state import RouterView
+from lerobot_serve.tools.operate.operations import RECORD_S, run_robot_verb, run_rule, set_split
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.silent_robots import hung_robot
 
-BEFORE = RouterView(
+BEFORE = router_of(
     '/r',
     'healthy',
     split_percent=75,
-    slots=(SlotView('a', 'v1@1', share_percent=75), SlotView('b', 'v2@2', share_percent=25)),
-    canary=CanaryView(
+    slots=(slot_of('a', 'v1@1', share_percent=75), slot_of('b', 'v2@2', share_percent=25)),
+    canary=canary_of(
         CanaryPhase.PAUSED, 'v2@2', 'v1@1', 0, 3, 25, 'paused: by an operator: kim@lab'
     ),
 )
 
 
 def at(phase: CanaryPhase, text: str) -> RouterView:
-    return replace(BEFORE, canary=replace(BEFORE.canary, phase=phase, text=text))
+    return changed(BEFORE, canary=changed(BEFORE.canary, state=phase, text=text))
 
 
 @dataclass
@@ -106,23 +102,23 @@ def test_a_refusal_changes_nothing_unless_another_operator_was_faster():
     assert resume(client).text == 'done already: not paused'
 
 
-RUNNING = replace(BEFORE.canary, phase=CanaryPhase.RUNNING)
+RUNNING = changed(BEFORE.canary, state=CanaryPhase.RUNNING)
 
 
 def promote(client: FakeClient) -> Any:
-    before = replace(BEFORE, canary=RUNNING)
+    before = changed(BEFORE, canary=RUNNING)
     return run_rule(client, before, rollout_rule(Verb.PROMOTE, RUNNING), verb='rollout promote')
 
 
 def test_a_promotion_carries_the_step_that_the_operator_saw():
-    at_next = replace(BEFORE, canary=replace(RUNNING, step=1, text='running: step 2'))
+    at_next = changed(BEFORE, canary=changed(RUNNING, step=1, text='running: step 2'))
     client = FakeClient([at_next])
     promote(client)
     assert client.commands[0][2]['plan'] == ['0']
     # another operator was faster: the step is as wanted
     assert promote(FakeClient([at_next], (False, 'at 1'))).text == 'done already: at 1'
     # the plan has begun again, for another reason than a promotion
-    again = replace(BEFORE, canary=replace(RUNNING, text='running: counts reset'))
+    again = changed(BEFORE, canary=changed(RUNNING, text='running: counts reset'))
     with pytest.raises(UserError, match=r'refuses: at 0\. Nothing was changed'):
         promote(FakeClient([again], (False, 'at 0')))
     resume(client := FakeClient([at(CanaryPhase.RUNNING, 'running')]))
@@ -138,8 +134,8 @@ def test_a_promotion_carries_the_step_that_the_operator_saw():
     ],
 )
 def test_a_split_is_confirmed_by_the_state(reply, error):
-    off = replace(BEFORE, canary=CanaryView())
-    client = FakeClient([replace(off, split_percent=90)] if error is None else [], reply)
+    off = changed(BEFORE, canary=canary_of())
+    client = FakeClient([changed(off, split_percent=90)] if error is None else [], reply)
     if error:
         with pytest.raises(error, match='slot b is barred'):
             set_split(client, off, 90, 'service')
@@ -150,7 +146,7 @@ def test_a_split_is_confirmed_by_the_state(reply, error):
     assert client.commands[0] == ('SET_SPLIT', 'kim@lab: service', {'split_percent': 90})
 
 
-ROBOT = RobotView('/left/edge_controller', 'left', 'STREAMING', server='/r')
+ROBOT = robot_of('/left/edge_controller', 'left', 'STREAMING', server='/r')
 OK, NO, LOST = (True, 'Paused'), (False, 'busy'), ResultUnknown('no reply')
 
 
@@ -161,8 +157,8 @@ def test_a_verb_of_a_robot_is_done_when_a_state_or_for_a_reset_the_reply_shows_i
     verb, is_shown, reply
 ):
     paused = verb is RobotVerb.PAUSE
-    robot = replace(ROBOT, paused=not paused)
-    states = [replace(ROBOT, paused=paused)] if is_shown else [robot]
+    robot = changed(ROBOT, paused=not paused)
+    states = [changed(ROBOT, paused=paused)] if is_shown else [robot]
     client = FakeClient(states, reply)
     has_state = verb in (RobotVerb.PAUSE, RobotVerb.RESUME)
     if (has_state and is_shown) or (not has_state and reply is OK):
@@ -176,7 +172,7 @@ def test_a_verb_of_a_robot_is_done_when_a_state_or_for_a_reset_the_reply_shows_i
 
 
 def test_the_router_of_a_robot_records_who_and_why():
-    client = FakeClient([replace(ROBOT, paused=True)], OK)
+    client = FakeClient([changed(ROBOT, paused=True)], OK)
     result = run_robot_verb(client, ROBOT, RobotVerb.PAUSE, 'cable')
     # its server may be none
     limit = {'limit_s': RECORD_S}
@@ -185,17 +181,17 @@ def test_the_router_of_a_robot_records_who_and_why():
 
 
 def test_a_reason_that_nobody_records_is_said():
-    client = FakeClient([replace(ROBOT, paused=True)], OK)
+    client = FakeClient([changed(ROBOT, paused=True)], OK)
     client.control_slot = lambda *_, **__: (_ for _ in ()).throw(NotReached('not there'))
     text = run_robot_verb(client, ROBOT, RobotVerb.PAUSE, 'cable').text
     assert text == 'Paused. The reason is not recorded: /r is no router (not there)'
-    client.states = [replace(ROBOT, paused=True)]
+    client.states = [changed(ROBOT, paused=True)]
     assert run_robot_verb(client, ROBOT, RobotVerb.PAUSE).text == 'Paused'
 
 
 def test_a_pause_that_is_not_reached_says_how_to_stop_the_robot():
     by_hand = 'if it moves, stop it at its power or its stop button$'
-    silent = hung_robot(replace(ROBOT, paused=True), 25.0)
+    silent = hung_robot(changed(ROBOT, paused=True), 25.0)
     for robot in (ROBOT, silent):
         with pytest.raises(NotReached, match=f'not there; {by_hand}'):
             run_robot_verb(FakeClient(reply=NotReached('not there')), robot, RobotVerb.PAUSE)

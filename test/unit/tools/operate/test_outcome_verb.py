@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from support.tools.operator_states import robot_of, router_of
 
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.cli.operator_options import Operator
@@ -26,10 +27,10 @@ class Client:
         return {}
 
     def router(self, name: str) -> RouterView:
-        return RouterView(name)
+        return router_of(name)
 
     def find_robots(self, *, may_be_none: bool) -> list[RobotView]:
-        return [RobotView('/r1/edge', episode_id=KNOWN), RobotView('/r2/edge')]
+        return [robot_of('/r1/edge', episode_id=KNOWN), robot_of('/r2/edge')]
 
     def report_outcome(self, router: str, episode: str, outcome: str, text: str):
         self.text = text

@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from support.tools.operator_states import changed, replica_of, robot_of, router_of, slot_of
 
 from lerobot_serve.contract.records import ReplicaState
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.operate.fleet_state import (
-    ReplicaView,
-    RobotView,
-    RouterView,
-    SlotView,
-)
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
 from lerobot_serve.tools.operate.rollout.replica_loading import (
     check_root,
@@ -45,11 +41,11 @@ class FakeClient:
     @property
     def view(self) -> RouterView:
         replicas = tuple(
-            ReplicaView(server, 'READY' if self.state[server] == 'active' else 'UNAVAILABLE',
+            replica_of(server, 'READY' if self.state[server] == 'active' else 'UNAVAILABLE',
                         policy=policy)
             for server, policy in self.policy.items()
         )  # fmt: skip
-        return RouterView('/r', slots=(SlotView('a', replicas[0].policy, replicas=replicas),))
+        return router_of('/r', slots=(slot_of('a', replicas[0].policy, replicas=replicas),))
 
     def get_parameters(self, server: str, names: list[str]) -> dict[str, Any]:
         if server == self.missing:
@@ -114,7 +110,7 @@ def test_a_step_without_a_reply_says_what_each_server_may_serve():
 
 def test_one_server_after_the_other():
     client = FakeClient()
-    assert loader(client).run(client.view).slots[0].policy == NEW
+    assert loader(client).run(client.view).state.slots[0].policy == NEW
     steps = ['deactivate', 'cleanup', 'set', 'configure', 'activate']
     assert client.calls == [(server, step) for server in (FIRST, SECOND) for step in steps]
 
@@ -129,7 +125,7 @@ def test_a_failure_names_what_is_done_and_left_and_the_next_run_continues():
     assert 'Type the same command again' in text
     assert raised.value.exit_status == 4
     client.fails, client.calls = '', []
-    assert loader(client).run(client.view).slots[0].replicas[1].policy == NEW
+    assert loader(client).run(client.view).state.slots[0].replicas[1].policy == NEW
     assert client.calls == [(SECOND, step) for step in ('set', 'configure', 'activate')]
 
 
@@ -177,10 +173,10 @@ def test_a_server_in_transition_is_left_alone():
 
 @pytest.mark.parametrize('state', ReplicaState.State.__members__)
 def test_a_replica_is_loaded_when_it_serves_the_policy(state):
-    replica = ReplicaView(FIRST, state, policy=NEW)
+    replica = replica_of(FIRST, state, policy=NEW)
     assert is_loaded(replica, NEW) == (state in ('READY', 'POLICY_MISMATCH'))
     assert not is_loaded(replica, OLD)
-    assert not is_loaded(replace(replica, policy=''), '')
+    assert not is_loaded(changed(replica, policy=''), '')
 
 
 @pytest.mark.parametrize('path', ['/models/v2', '/models/deep/v2?chunk=3'])
@@ -194,10 +190,10 @@ def test_a_path_beside_the_root_is_refused():
 
 
 def test_only_running_episodes_of_the_slot_and_router_are_waited_for():
-    in_a = RobotView('/r1/edge', slot='a', episode_id='ep_1', server='/r')
+    in_a = robot_of('/r1/edge', slot='a', episode_id='ep_1', server='/r')
     elsewhere = [
-        RobotView('/r2/edge', slot='b', episode_id='ep_2', server='/r'),
-        RobotView('/r3/edge', slot='a', server='/r'),
+        robot_of('/r2/edge', slot='b', episode_id='ep_2', server='/r'),
+        robot_of('/r3/edge', slot='a', server='/r'),
     ]
     assert robots_in_slot([in_a, *elsewhere], 'a') == [in_a]
 
@@ -205,11 +201,11 @@ def test_only_running_episodes_of_the_slot_and_router_are_waited_for():
         ends = True
 
         def find_robots(self, *, may_be_none: bool) -> list[RobotView]:
-            return [in_a, *elsewhere, replace(in_a, node='/r4/edge', server='/other')]
+            return [in_a, *elsewhere, changed(in_a, node='/r4/edge', server='/other')]
 
         def wait_for_robot(self, node: str, accepts: Any) -> RobotView | None:
             assert node == in_a.node and not accepts(in_a)
-            ended = replace(in_a, episode_id='')
+            ended = changed(in_a, episode_id='')
             return ended if self.ends and accepts(ended) else None
 
     lines: list[str] = []
@@ -221,7 +217,7 @@ def test_only_running_episodes_of_the_slot_and_router_are_waited_for():
 
 
 def test_an_episode_of_a_robot_over_zenoh_is_waited_for():
-    before = RobotView('/r1/edge', slot='a', episode_id='ep_1', server='zenoh:/r')
+    before = robot_of('/r1/edge', slot='a', episode_id='ep_1', server='zenoh:/r')
     with pytest.raises(UserError, match='ep_1 in slot a; wait'):
         wait_until_empty(SilentFleet([before], before), 'a', '/r', lambda _: None)
 
@@ -241,13 +237,13 @@ class SilentFleet:
 
 
 def test_the_last_known_episode_of_a_silent_robot_is_waited_for():
-    before = RobotView('/r1/edge', slot='a', episode_id='ep_1', server='/r')
+    before = robot_of('/r1/edge', slot='a', episode_id='ep_1', server='/r')
     silent = hung_robot(before, 25.0)
     lines: list[str] = []
     with pytest.raises(UserError, match=r'ep_1 in slot a; it is silent for 25 s.*Nothing was'):
         wait_until_empty(SilentFleet([silent], before), 'a', '/r', lines.append)
     assert len(lines) == 1 and lines[0].startswith('wait for r1: episode ep_1')
-    ended = replace(before, episode_id='')
+    ended = changed(before, episode_id='')
     wait_until_empty(SilentFleet([silent], ended), 'a', '/r', lines.append)
 
 
@@ -255,4 +251,4 @@ def test_the_last_known_episode_of_a_silent_robot_is_waited_for():
 def test_a_silent_robot_without_a_last_state_is_reported(silent):
     lines: list[str] = []
     wait_until_empty(SilentFleet([silent]), 'a', '/r', lines.append)
-    assert lines == [f'r1 is {silent.reason}; an episode of it may run in slot a']
+    assert lines == [f'r1 is {silent.edge.reason}; an episode of it may run in slot a']

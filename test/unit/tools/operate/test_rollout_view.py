@@ -3,22 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import json
+import math
 
 import pytest
+from support.tools.operator_states import canary_of, changed, replica_of, router_of, slot_of
 
+from lerobot_serve.contract.records import GuardState, ShadowSummary
 from lerobot_serve.router.canary.plan import GuardLimits, parse_plan, Terms
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
-from lerobot_serve.tools.operate.fleet_state import (
-    CanaryView,
-    GuardView,
-    ReplicaView,
-    RouterView,
-    ShadowView,
-    SlotView,
-)
-from lerobot_serve.tools.operate.message_views import shadow_view
+from lerobot_serve.tools.operate.fleet_state import headroom
 from lerobot_serve.tools.operate.rollout.rollout_view import (
     as_json,
     as_text,
@@ -30,42 +24,41 @@ from lerobot_serve.tools.operate.rollout.rollout_view import (
     rollout_view,
     RolloutSettings,
 )
-from lerobot_serve_interfaces.msg import ShadowSummary
 
-CANARY = CanaryView(
+CANARY = canary_of(
     CanaryPhase.RUNNING,
     'v2@2',
     'v1@1',
     step_count=3,
     share_percent=25,
     text='running: step 1 of 3',
-    remaining_episodes=30,
+    estimated_remaining_episodes=30,
     candidate_successes=8,
     candidate_failures=2,
     champion_successes=27,
     champion_failures=3,
-    evidence_not_worse=0.65,
+    log10_evidence_not_worse=0.65,
     step_elapsed_s=3600.0,
     guards=(
-        GuardView('failed_replies', '%', 1.0, 2.0, 100, 100),
-        GuardView('latency', 'ms', 8.0, 10.0, 50, 100),
-        GuardView('cage', '%', 0.25, 1.0, 1200, 3000, 0.4),
-        GuardView('halted', '%', None, 5.0, 0, 2),
-        GuardView('divergence', 'spreads', 1.5, 0.0, 40, 20),
+        GuardState('failed_replies', '%', 1.0, 2.0, 100, 100),
+        GuardState('latency', 'ms', 8.0, 10.0, 50, 100),
+        GuardState('cage', '%', 0.25, 1.0, 1200, 3000, 0.4),
+        GuardState('halted', '%', math.nan, 5.0, 0, 2),
+        GuardState('divergence', 'spreads', 1.5, 0.0, 40, 20),
     ),
 )
 SLOTS = (
-    SlotView('a', 'v1@1', share_percent=75, chunks=100, replicas=(ReplicaView('/a', 'READY'),)),
-    SlotView(
+    slot_of('a', 'v1@1', share_percent=75, chunks=100, replicas=(replica_of('/a', 'READY'),)),
+    slot_of(
         'b',
         'v2@2',
         share_percent=25,
         chunks=99,
         requests_failed=1,
-        replicas=(ReplicaView('/b', 'READY', latency_ms_p95=8.0),),
+        replicas=(replica_of('/b', 'READY', latency_ms_p95=8.0),),
     ),
 )
-ROUTER = RouterView('/policy_router', 'healthy', split_percent=75, slots=SLOTS, canary=CANARY)
+ROUTER = router_of('/policy_router', 'healthy', split_percent=75, slots=SLOTS, canary=CANARY)
 SETTINGS = RolloutSettings(parse_plan(['25', '50', '100']), Terms(), GuardLimits())
 
 
@@ -97,14 +90,13 @@ def test_a_running_rollout_has_bars_guards_and_the_time_left():
 
 @pytest.mark.parametrize('phase', CanaryPhase)
 def test_only_a_rollout_on_trial_has_bars_and_guards(phase):
-    view = rollout_view(replace(ROUTER, canary=replace(CANARY, phase=phase)), SETTINGS)
+    view = rollout_view(changed(ROUTER, canary=changed(CANARY, state=phase)), SETTINGS)
     assert bool(view.bars) == bool(view.guards) == (phase in ON_TRIAL)
     assert phase.word.replace('_', ' ') in as_text(view)
 
 
 def test_a_shadow_without_a_sample_is_json_and_text():
-    nan = float('nan')
-    shadow = shadow_view(ShadowSummary(divergence_mean=nan, latency_ms_p95=nan))
+    shadow = ShadowSummary(divergence_mean=math.nan, latency_ms_p95=math.nan)
     view = rollout_view(ROUTER, SETTINGS, shadow)
     found = json.loads(json.dumps(as_json(view), allow_nan=False))['shadow']
     assert found['divergence'] is None and found['latency_ms_p95'] is None
@@ -113,13 +105,23 @@ def test_a_shadow_without_a_sample_is_json_and_text():
 
 
 def test_a_shadow_shows_what_the_candidate_lacks():
-    shadow = ShadowView('v2@2', 0.5, 12, 340, 0.0123, 3, 20.0, '38 more episodes in shadow')
+    shadow = ShadowSummary(
+        shadow_policy='v2@2',
+        hours_in_shadow=0.5,
+        episodes=12,
+        samples=340,
+        divergence_mean=0.0123,
+        cage_trips=3,
+        latency_ms_p95=20.0,
+        unmet_requirements='38 more episodes in shadow',
+    )
     text = as_text(rollout_view(ROUTER, SETTINGS, shadow))
     assert 'shadow v2@2: 340 requests of 12 episodes in 0.5 h, 0.0123 apart' in text
     assert 'slot b lacks: 38 more episodes in shadow' in text
-    unknown = replace(shadow, latency_ms_p95=None)
+    unknown = changed(shadow, latency_ms_p95=math.nan)
     assert 'latency p95 not known yet' in as_text(rollout_view(ROUTER, SETTINGS, unknown))
-    assert 'lacks' not in as_text(rollout_view(ROUTER, SETTINGS, replace(shadow, unmet='')))
+    ready = changed(shadow, unmet_requirements='')
+    assert 'lacks' not in as_text(rollout_view(ROUTER, SETTINGS, ready))
 
 
 def test_without_a_plan_there_are_no_bars():
@@ -144,23 +146,25 @@ def test_a_bar_stays_within_its_ends(evidence, ratio):
 
 
 def test_a_guard_above_its_limit_says_so():
-    guard = GuardView('cage', '%', 3.0, 2.0)
+    guard = GuardState('cage', '%', 3.0, 2.0)
     assert 'above the limit' in guard_text(guard)
-    assert guard.headroom == pytest.approx(-0.5)
-    assert replace(guard, limit=0.0).headroom is None
+    assert headroom(guard) == pytest.approx(-0.5)
+    assert headroom(changed(guard, limit=0.0)) is None
 
 
 def test_a_guard_of_a_newer_router_has_its_own_name():
-    assert guard_text(GuardView('smell', '%', 1.0, 2.0)) == 'smell: 1%, limit 2%, 50 % left'
+    assert guard_text(GuardState('smell', '%', 1.0, 2.0)) == 'smell: 1%, limit 2%, 50 % left'
 
 
 def test_texts_of_the_network_control_no_terminal():
     nasty = 'a\x1b[2J\nslot c: HEALTHY'
-    canary = replace(CANARY, text=nasty, candidate=nasty)
-    slots = (replace(SLOTS[0], text=nasty, policy=nasty), SLOTS[1])
-    router = replace(ROUTER, canary=canary, slots=slots)
-    text = as_text(rollout_view(router, SETTINGS, ShadowView(nasty, unmet=nasty)))
-    plain = as_text(rollout_view(ROUTER, SETTINGS, ShadowView('x', unmet='y')))
+    canary = changed(CANARY, text=nasty, candidate_policy=nasty)
+    slots = (changed(SLOTS[0], text=nasty, policy=nasty), SLOTS[1])
+    router = changed(ROUTER, canary=canary, slots=slots)
+    shadow = ShadowSummary(shadow_policy=nasty, unmet_requirements=nasty)
+    text = as_text(rollout_view(router, SETTINGS, shadow))
+    other = changed(shadow, shadow_policy='x', unmet_requirements='y')
+    plain = as_text(rollout_view(ROUTER, SETTINGS, other))
     assert '\x1b' not in text
     assert len(text.splitlines()) == len(plain.splitlines())
     assert all(line.isprintable() for line in changes(ROUTER, router))
@@ -168,11 +172,11 @@ def test_texts_of_the_network_control_no_terminal():
 
 def test_changes_name_what_differs_and_nothing_else():
     assert changes(ROUTER, ROUTER) == []
-    after = replace(
+    after = changed(
         ROUTER,
         split_percent=100,
-        slots=(SLOTS[0], replace(SLOTS[1], state='BARRED', share_percent=0, chunks=500)),
-        canary=replace(CANARY, phase=CanaryPhase.ROLLED_BACK, candidate_successes=9),
+        slots=(SLOTS[0], changed(SLOTS[1], state='BARRED', share_percent=0, chunks=500)),
+        canary=changed(CANARY, state=CanaryPhase.ROLLED_BACK, candidate_successes=9),
     )
     assert changes(ROUTER, after) == [
         'rollout: running -> rolled back',

@@ -4,33 +4,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 import io
 import json
 from typing import Any
 
 import pytest
 from rich.console import Console
+from support.tools.operator_states import canary_of, changed, learner_of, router_of, slot_of
 
+from lerobot_serve.contract.records import GuardState, ShadowSummary
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.cli.rollout import loading
 from lerobot_serve.tools.operate.commands import Verb
-from lerobot_serve.tools.operate.fleet_state import (
-    CanaryView,
-    GuardView,
-    RouterView,
-    ShadowView,
-    SlotView,
-)
+from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.outcome import Result
 from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
 from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
 from lerobot_serve.tools.operate.rollout.steering import lifts_verdict_alone
 
-RUNNING = RouterView('/r', split_percent=50, canary=CanaryView(CanaryPhase.RUNNING, text='runs'))
-BACK = replace(
-    RUNNING, split_percent=100, canary=CanaryView(CanaryPhase.ROLLED_BACK, text='by kim')
+RUNNING = router_of('/r', split_percent=50, canary=canary_of(CanaryPhase.RUNNING, text='runs'))
+BACK = changed(
+    RUNNING, split_percent=100, canary=canary_of(CanaryPhase.ROLLED_BACK, text='by kim')
 )
 
 
@@ -58,9 +53,9 @@ class FakeClient:
     def get_parameters(self, _: str, names: Sequence[str]) -> dict[str, Any]:
         return dict.fromkeys(names) | {'shadow_server': self._shadow_server}
 
-    def shadow(self, _: str, timeout_s: float) -> ShadowView:
+    def shadow(self, _: str, timeout_s: float) -> ShadowSummary:
         assert self._shadow_server and timeout_s == 0.0
-        return ShadowView(policy='v3@1', unmet=LACKS)
+        return ShadowSummary(shadow_policy='v3@1', unmet_requirements=LACKS)
 
     def wait_for_router(self, _: str, accepts: Any, timeout_s: float) -> RouterView | None:
         if not self._states:
@@ -89,8 +84,8 @@ def test_without_a_terminal_there_is_a_line_for_each_change(capsys):
 
 
 def test_a_router_that_falls_silent_is_reported_once(capsys):
-    silent = replace(RUNNING, age_s=4.0)
-    lines = watched(capsys, silent, replace(silent, age_s=5.0), RUNNING)
+    silent = changed(RUNNING, age_s=4.0)
+    lines = watched(capsys, silent, changed(silent, age_s=5.0), RUNNING)
     assert 'has published no state for 4 s' in lines[1]
     assert 'publishes its state again' in lines[2]
     assert len(lines) == 3
@@ -109,10 +104,10 @@ def test_a_terminal_is_redrawn(capsys):
 
 
 def guarded(age_s: float) -> RouterView:
-    guards = tuple(GuardView(f'guard_{number}', value=1.0, limit=2.0) for number in range(12))
-    slots = (SlotView('a', 'v1@1'), SlotView('b', 'v2@2', text='a long text ' * 12))
-    canary = replace(RUNNING.canary, guards=guards)
-    return replace(RUNNING, slots=slots, canary=canary, age_s=age_s)
+    guards = tuple(GuardState(f'guard_{number}', value=1.0, limit=2.0) for number in range(12))
+    slots = (slot_of('a', 'v1@1'), slot_of('b', 'v2@2', text='a long text ' * 12))
+    canary = changed(RUNNING.canary, guards=guards)
+    return changed(RUNNING, slots=slots, canary=canary, age_s=age_s)
 
 
 @pytest.mark.parametrize(('age_s', 'width'), [(600.0, 80), (0.0, 80), (600.0, 40)])
@@ -159,14 +154,14 @@ def test_what_a_rollout_waits_for_in_the_shadow_is_shown(capsys):
     assert {json.loads(line)['shadow']['unmet'] for line in lines} == {LACKS}
 
 
-LEARNER = LearnerView(
+LEARNER = learner_of(
     '/learner', 'TRAINING', text='round 1: trains', round=1, progress=0.31, loss=0.5
 )
-LATER = replace(LEARNER, progress=0.42)
+LATER = changed(LEARNER, progress=0.42)
 
 
 def test_a_learner_is_a_line_when_it_is_found_and_for_each_tenth(capsys):
-    learners = ((), (LEARNER,), (replace(LEARNER, progress=0.39),), (LATER,))
+    learners = ((), (LEARNER,), (changed(LEARNER, progress=0.39),), (LATER,))
     lines = watched(capsys, *(RUNNING,) * 4, learners=learners)
     assert [line[9:] for line in lines] == [
         '/r: runs',
@@ -209,15 +204,15 @@ def test_a_line_of_progress_controls_no_terminal(capsys):
 
 
 def test_a_verdict_without_a_plan_is_lifted_alone():
-    barred = replace(BACK, canary=CanaryView(), slots=(SlotView('b', 'v2@2', 'BARRED'),))
+    barred = changed(BACK, canary=canary_of(), slots=(slot_of('b', 'v2@2', 'BARRED'),))
     lifting = [verb for verb in Verb if lifts_verdict_alone(verb, barred)]
     assert lifting == [Verb.RESUME, Verb.UNDO]
-    for other in (replace(barred, canary=BACK.canary), replace(barred, slots=(SlotView('b'),))):
+    for other in (changed(barred, canary=BACK.canary), changed(barred, slots=(slot_of('b'),))):
         assert not lifts_verdict_alone(Verb.RESUME, other)
 
 
 def test_a_text_of_the_network_controls_no_terminal(capsys):
-    nasty = replace(BACK, canary=replace(BACK.canary, text='x\x1b[2J\nforged'))
+    nasty = changed(BACK, canary=changed(BACK.canary, text='x\x1b[2J\nforged'))
     lines = watched(capsys, nasty)
     assert len(lines) == 2
     assert not any('\x1b' in line for line in lines)

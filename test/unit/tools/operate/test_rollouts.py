@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 import pytest
+from support.tools.operator_states import (
+    canary_of,
+    changed,
+    replica_of,
+    robot_of,
+    router_of,
+    SLOT_NAMES,
+    slot_of,
+)
 
+from lerobot_serve.contract.records import SlotState
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.operate.fleet_state import (
-    CanaryView,
-    ReplicaView,
-    RobotView,
-    RouterView,
-    SLOT_STATES,
-    SlotView,
-)
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
 from lerobot_serve.tools.operate.rollout import rollouts
 from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
@@ -29,18 +32,18 @@ from lerobot_serve.tools.operate.rollout.rollouts import (
 )
 
 OLD, NEW, OTHER = 'v1@1', 'v2@2', 'v3@3'
-PROMOTED = CanaryView(CanaryPhase.PROMOTED, NEW, OLD, 2, 3, 100, 'promoted', planned=NEW)
+PROMOTED = canary_of(CanaryPhase.PROMOTED, NEW, OLD, 2, 3, 100, 'promoted', planned_policy=NEW)
 
 
 def router(
     phase: CanaryPhase = CanaryPhase.PROMOTED, state: str = 'HEALTHY', policy: str = NEW
 ) -> RouterView:
     slots = (
-        SlotView('a', OLD, replicas=tuple(ReplicaView(f'/a{n}', 'READY', '', OLD) for n in '12')),
-        SlotView('b', policy, state, 'text of b', 100, replicas=(ReplicaView('/b', 'READY'),)),
+        slot_of('a', OLD, replicas=tuple(replica_of(f'/a{n}', 'READY', '', OLD) for n in '12')),
+        slot_of('b', policy, state, 'text of b', 100, replicas=(replica_of('/b', 'READY'),)),
     )
-    canary = replace(PROMOTED, phase=phase, text=f'{phase.word}: why')
-    return RouterView('/r', slots=slots, canary=canary)
+    canary = changed(PROMOTED, state=phase, text=f'{phase.word}: why')
+    return router_of('/r', slots=slots, canary=canary)
 
 
 @dataclass
@@ -54,7 +57,7 @@ class Reads:
 
 
 @pytest.mark.parametrize('policy', [NEW, OTHER, ''])
-@pytest.mark.parametrize(('phase', 'state'), product(CanaryPhase, SLOT_STATES))
+@pytest.mark.parametrize(('phase', 'state'), product(CanaryPhase, SLOT_NAMES))
 def test_finish_goes_on_only_while_the_same_policy_is_promoted_and_serves(phase, state, policy):
     client = Reads(router(phase, state, policy))
     if (phase, state, policy) == (CanaryPhase.PROMOTED, 'HEALTHY', NEW):
@@ -67,7 +70,7 @@ def test_finish_goes_on_only_while_the_same_policy_is_promoted_and_serves(phase,
     assert f'restart the servers of slot a that serve {NEW}' in text
 
 
-@pytest.mark.parametrize('state', SLOT_STATES)
+@pytest.mark.parametrize('state', SLOT_NAMES)
 def test_finish_begins_only_when_the_other_slot_serves(state):
     if state == 'HEALTHY':
         check_finish(router(state=state))
@@ -126,20 +129,20 @@ class Fleet:
         if transition == 'activate':
             self._set_policy(server)
             if server == self.rolls_back_after:
-                canary = replace(PROMOTED, phase=CanaryPhase.ROLLED_BACK, text='an arm fell')
-                self.view = replace(self.view, canary=canary)
+                canary = changed(PROMOTED, state=CanaryPhase.ROLLED_BACK, text='an arm fell')
+                self.view = changed(self.view, canary=canary)
         return True
 
     def _set_policy(self, server: str) -> None:
-        def loaded(slot: SlotView) -> SlotView:
+        def loaded(slot: SlotState) -> SlotState:
             replicas = tuple(
-                replace(r, policy=self.loads) if r.server == server else r for r in slot.replicas
+                changed(r, policy=self.loads) if r.server == server else r for r in slot.replicas
             )
             is_whole = all(r.policy == self.loads for r in replicas)
             policy = self.loads if is_whole else slot.policy
-            return replace(slot, policy=policy, replicas=replicas)
+            return changed(slot, policy=policy, replicas=replicas)
 
-        self.view = replace(self.view, slots=tuple(map(loaded, self.view.slots)))
+        self.view = changed(self.view, slots=tuple(map(loaded, self.view.state.slots)))
 
     def control_slot(self, name: str, command: str, *, reason: str, **values: Any) -> Any:
         self.commands.append((command, reason))
@@ -147,7 +150,7 @@ class Fleet:
             raise reply
         if reply:
             return reply
-        self.view = replace(self.view, canary=CanaryView(), split_percent=values['split_percent'])
+        self.view = changed(self.view, canary=canary_of(), split_percent=values['split_percent'])
         return True, 'done'
 
     def wait_for_router(self, name: str, accepts: Any, timeout_s: float | None = None) -> Any:
@@ -223,11 +226,11 @@ class StartFleet(Fleet):
             return super().control_slot(name, command, reason=reason)
         self.commands.append((command, reason))
         if command == 'CANARY_STOP':
-            self.view = replace(self.view, canary=CanaryView(), split_percent=100)
+            self.view = changed(self.view, canary=canary_of(), split_percent=100)
         if command == 'CANARY_START':
             candidate = self.view.slot('b').policy
-            canary = CanaryView(CanaryPhase.RUNNING, step_count=2, planned=candidate)
-            self.view = replace(self.view, canary=canary, split_percent=50)
+            canary = canary_of(CanaryPhase.RUNNING, step_count=2, planned_policy=candidate)
+            self.view = changed(self.view, canary=canary, split_percent=50)
         return True, 'done'
 
 
@@ -261,16 +264,16 @@ def test_the_shadow_is_skipped_by_name_and_reason_before_the_plan_starts():
     assert fleet.commands == [('SKIP_SHADOW', by)]
 
 
-BY_HAND = replace(router(CanaryPhase.OFF), canary=CanaryView(), split_percent=50)
+BY_HAND = changed(router(CanaryPhase.OFF), canary=canary_of(), split_percent=50)
 STOPPED = '/r has no plan and gives all new episodes to slot a'
 
 
 def test_a_start_that_ends_after_the_split_was_set_says_so():
-    robot = RobotView('/robot_7/edge', slot='b', episode_id='ep_1', server='/r')
+    robot = robot_of('/robot_7/edge', slot='b', episode_id='ep_1', server='/r')
     fleet = StartFleet(view=BY_HAND, robots=[robot], loads=OTHER)
     with pytest.raises(PartlyDone, match=f'Now {STOPPED}') as raised:
         start(fleet, '/models/v2')
-    assert fleet.view.split_percent == 100
+    assert fleet.view.state.split_percent == 100
     assert 'Nothing was changed' not in str(raised.value)
     # now the split is what it was: a refusal
     with pytest.raises(UserError, match=r'still runs episode ep_1.*Nothing was changed$') as again:
@@ -296,8 +299,8 @@ def test_a_verdict_that_bars_what_was_loaded_ends_partly_done():
 
     def barred(server: str) -> None:
         load(server)
-        a, b = fleet.view.slots
-        fleet.view = replace(fleet.view, slots=(a, replace(b, state='BARRED')))
+        a, b = fleet.view.state.slots
+        fleet.view = changed(fleet.view, slots=(a, changed(b, state='BARRED')))
 
     fleet._set_policy = barred
     with pytest.raises(PartlyDone, match=f'a verdict bars {OTHER}.*/b serves {OTHER}'):
@@ -307,7 +310,7 @@ def test_a_verdict_that_bars_what_was_loaded_ends_partly_done():
 def test_a_rollout_that_begins_while_the_servers_are_checked_goes_on():
     fleet = StartFleet(view=BY_HAND, loads=OTHER)
     before = fleet.view
-    fleet.view = replace(before, canary=replace(PROMOTED, phase=CanaryPhase.RUNNING))
+    fleet.view = changed(before, canary=changed(PROMOTED, state=CanaryPhase.RUNNING))
     with pytest.raises(UserError, match=f'a rollout of {NEW} has begun'):
         start(fleet, '/models/v2', before=before)
     assert fleet.commands == []

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from support.tools.operator_states import router_of
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
 from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
 from lerobot_serve.tools.operate.rollout.shadow_loading import (
@@ -19,7 +19,7 @@ from lerobot_serve.tools.operate.rollout.shadow_loading import (
     stop_shadow,
 )
 
-ROUTER = RouterView('/cell/policy_router')
+ROUTER = router_of('/cell/policy_router')
 SERVER = '/cell/rehearsal/policy_server'
 
 

@@ -3,31 +3,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
+from support.tools.operator_states import changed, SERVER_NAMES, server_of
 
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.errors import UserError
+from lerobot_serve.tools.operate.fleet_state import ServerView
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.rule import Effect
 from lerobot_serve.tools.operate.swap import swapping
-from lerobot_serve.tools.operate.swap.server_view import SERVER_STATES, ServerView
 from lerobot_serve.tools.operate.swap.swap_rules import swap_rule
 
 Swap = ServerStatus.Swap
-SERVED = ServerView('/policy_server', 'ACTIVE', policy='pick@1', sessions=2)
-LOADING = replace(SERVED, swap=Swap.LOADING, swap_text='loading /models/new beside pick@1')
-DONE = replace(SERVED, policy='pick@2', swap=Swap.DONE, swap_text='pick@2 has replaced pick@1')
-FAILED = replace(SERVED, swap=Swap.FAILED, swap_text='pick@1 goes on: no such file')
+SERVED = server_of('/policy_server', 'ACTIVE', policy='pick@1', active_sessions=2)
+LOADING = changed(SERVED, swap=Swap.LOADING, swap_text='loading /models/new beside pick@1')
+DONE = changed(SERVED, policy='pick@2', swap=Swap.DONE, swap_text='pick@2 has replaced pick@1')
+FAILED = changed(SERVED, swap=Swap.FAILED, swap_text='pick@1 goes on: no such file')
 
 
 @pytest.mark.parametrize(
-    ('state', 'phase'), product((*SERVER_STATES, 'unknown (9)'), Swap), ids=str
+    ('state', 'phase'), product((*SERVER_NAMES, 'unknown (9)'), Swap), ids=str
 )
 def test_only_a_server_that_serves_and_loads_nothing_swaps(state, phase):
-    rule = swap_rule(replace(SERVED, state=state, swap=phase, text='why'), 'new')
+    rule = swap_rule(changed(SERVED, state=state, swap=phase, text='why'), 'new')
     may = state == 'ACTIVE' and phase is not Swap.LOADING
     assert rule.effect is (Effect.DO if may else Effect.REFUSE)
     assert rule.asks == may
@@ -39,7 +39,7 @@ def test_the_question_names_both_policies_and_the_sessions():
         'load new beside pick@1 and let it replace that policy under 2 open sessions: their next '
         'chunk is of the new policy and says so'
     )
-    assert 'under 1 open session:' in swap_rule(replace(SERVED, sessions=1), 'new').text
+    assert 'under 1 open session:' in swap_rule(changed(SERVED, active_sessions=1), 'new').text
 
 
 class Client:
@@ -87,7 +87,7 @@ def test_with_wait_it_shows_the_change_and_who_did_it():
 
 
 def test_the_policy_that_is_served_is_no_change():
-    same = replace(SERVED, swap=Swap.DONE, swap_text='pick@1 is served already')
+    same = changed(SERVED, swap=Swap.DONE, swap_text='pick@1 is served already')
     assert swapping.swap(Client(same), SERVED, 'new', wait_s=10.0).changes == []
 
 

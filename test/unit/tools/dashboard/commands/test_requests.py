@@ -3,37 +3,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+from support.tools.operator_states import (
+    canary_of,
+    changed,
+    robot_of,
+    router_of,
+    SLOT_NAMES,
+    slot_of,
+)
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan, parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.dashboard.commands.planned import Planned, planned
-from lerobot_serve.tools.dashboard.commands.request import (
-    BadRequest,
-    command_request,
-    VERBS,
-)
+from lerobot_serve.tools.dashboard.commands.request import BadRequest, command_request, VERBS
 from lerobot_serve.tools.dashboard.commands.runner import FreshFleet
-from lerobot_serve.tools.operate.commands import (
-    Effect,
-    rollout_rule,
-    slot_rule,
-    SlotVerb,
-    Verb,
-)
-from lerobot_serve.tools.operate.fleet_state import (
-    CanaryView,
-    RobotView,
-    RouterView,
-    SLOT_STATES,
-    SlotView,
-)
+from lerobot_serve.tools.operate.commands import Effect, rollout_rule, slot_rule, SlotVerb, Verb
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.rollout.rollouts import DEFAULT_PLAN
 from lerobot_serve.tools.operate.rollout.steering import slot_steering_rule
 from lerobot_serve.tools.operate.rule import changed_text
@@ -62,7 +53,7 @@ class Fleet:
         return PLAN
 
     def robot(self, node: str) -> RobotView:
-        return RobotView('/robot_7/edge_controller', paused=self._paused)
+        return robot_of('/robot_7/edge_controller', paused=self._paused)
 
     def robots(self) -> list[RobotView]:
         return [self.robot('')]
@@ -72,9 +63,9 @@ class Fleet:
 
 
 def router(phase: CanaryPhase = CanaryPhase.OFF, state: str = 'HEALTHY') -> RouterView:
-    slots = (SlotView('a', policy='v1@1'), SlotView('b', policy='v2@2', state=state))
-    canary = CanaryView(phase, candidate='v2@2', text='why', step_count=3, share_percent=25)
-    return RouterView(ROUTER, split_percent=75, slots=slots, canary=canary)
+    slots = (slot_of('a', policy='v1@1'), slot_of('b', policy='v2@2', state=state))
+    canary = canary_of(phase, candidate_policy='v2@2', text='why', step_count=3, share_percent=25)
+    return router_of(ROUTER, split_percent=75, slots=slots, canary=canary)
 
 
 @pytest.mark.parametrize('verb', VERBS)
@@ -126,15 +117,15 @@ def test_a_rollout_verb_has_the_rule_of_the_command_line(verb, phase):
     assert planned(request, Fleet(now)).rule == rollout_rule(verb, now.canary, PLAN)
 
 
-@pytest.mark.parametrize('state', SLOT_STATES)
+@pytest.mark.parametrize('state', SLOT_NAMES)
 @pytest.mark.parametrize('verb', [SlotVerb.DRAIN, SlotVerb.RESTORE])
 def test_a_slot_verb_has_the_rule_of_the_command_line(verb, state):
     now = router(state=state)
     request = command_request({'verb': verb.value, 'target': ROUTER, 'slot': 'b'})
     found = planned(request, Fleet(now))
-    same = slot_steering_rule(verb, now.slots[1], now, lambda: PLAN, at_once=False)
+    same = slot_steering_rule(verb, now.state.slots[1], now, lambda: PLAN, at_once=False)
     assert found.rule == same and found.slot == 'b'
-    assert found.text.startswith(slot_rule(verb, now.slots[1]).text)
+    assert found.text.startswith(slot_rule(verb, now.state.slots[1]).text)
 
 
 def test_a_drain_during_a_trial_says_that_it_rolls_back():
@@ -161,7 +152,7 @@ def test_a_restore_says_what_begins_by_it():
 def test_a_slot_state_of_a_newer_version_is_refused():
     request = command_request({'verb': 'drain', 'target': ROUTER, 'slot': 'b'})
     with pytest.raises(UserError, match='does not know'):
-        planned(request, Fleet(router(state='?')))
+        planned(request, Fleet(router(state='unknown (12)')))
 
 
 def test_a_split_is_refused_while_a_rollout_sets_it():
@@ -191,7 +182,7 @@ def test_a_command_is_done_only_in_the_state_that_was_read():
 
 
 def test_the_last_state_of_a_silent_robot_is_not_read_again():
-    silent = unheard_robot(RobotView('/robot_7/edge_controller', paused=True))
+    silent = unheard_robot(robot_of('/robot_7/edge_controller', paused=True))
 
     class Known(Fleet):
         def robot(self, node: str) -> RobotView:
@@ -240,8 +231,8 @@ def test_a_finish_is_one_sentence_while_the_counts_of_its_watch_go_on():
 
     def shown(text: str, *, is_watched: bool = True) -> str:
         now = router(CanaryPhase.PROMOTED)
-        canary = replace(now.canary, text=text, is_watched=is_watched)
-        return planned(finish, Fleet(replace(now, canary=canary))).text
+        canary = changed(now.canary, text=text, is_watched=is_watched)
+        return planned(finish, Fleet(changed(now, canary=canary))).text
 
     first = shown('watched for 37 of 500 episodes and 0.167 of 24 h')
     assert first == shown('watched for 38 of 500 episodes and 0.168 of 24 h')

@@ -11,8 +11,7 @@ import pytest
 
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.ros.contract.service_bytes import encode
-from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeStateReader
-from lerobot_serve.tools.operate.message_views import robot_view
+from lerobot_serve.tools.dashboard.robot.edge_state import EdgeStateReader
 from lerobot_serve_interfaces.msg import DropCount, EdgeState
 
 NODE = '/robot_7/edge_controller'
@@ -39,16 +38,17 @@ STATES = st.builds(
     cage_trips=st.integers(0, 2**64 - 1),
     dropped=st.lists(st.builds(DropCount, reason=TEXTS, count=st.integers(0, 9)), max_size=2),
 )
+NAMES = (
+    *('client_id', 'server', 'episode_id', 'task', 'slot', 'policy', 'reason'),
+    *('state', 'rung', 'paused', 'intervention', 'stalls', 'cage_trips'),
+)
 
 
 def check(reader: EdgeStateReader, message: EdgeState) -> None:
     sample = reader.read(encode(message))
-    wanted = robot_view(NODE, message)
-    assert sample.robot.client_id == wanted.client_id
-    for name in ('server', 'episode_id', 'task', 'slot', 'policy', 'reason', 'state', 'rung'):
-        assert getattr(sample.robot, name) == getattr(wanted, name), name
-    assert (sample.robot.paused, sample.robot.stalls) == (wanted.paused, wanted.stalls)
-    assert sample.robot.cage_trips == wanted.cage_trips
+    assert sample.robot.node == NODE
+    for name in NAMES:
+        assert getattr(sample.robot.edge, name) == getattr(message, name), name
     assert sample[1:] == (
         message.queue_remaining_s,
         message.action_age_s,

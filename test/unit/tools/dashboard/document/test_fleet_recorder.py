@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from support.tools.operator_states import (
+    canary_of,
+    changed,
+    learner_of,
+    robot_of,
+    router_of,
+    server_of,
+    slot_of,
+)
 
-from lerobot_serve.contract.records import EdgeState as EdgeRecord
+from lerobot_serve.contract.codec import encode
+from lerobot_serve.contract.records import EdgeState
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros.contract.service_bytes import encode
 from lerobot_serve.router.canary.plan import parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
@@ -22,22 +29,14 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     SERVER,
     SETTLED_S,
 )
-from lerobot_serve.tools.dashboard.document.rows.edge_state import EdgeSample, EdgeStateReader
-from lerobot_serve.tools.dashboard.document.rows.learner_rows import learner_row
-from lerobot_serve.tools.dashboard.document.rows.robot_rows import FIRST_RANK
+from lerobot_serve.tools.dashboard.document.rows import FIRST_RANK, learner_row
+from lerobot_serve.tools.dashboard.robot.edge_state import EdgeSample, EdgeStateReader
 from lerobot_serve.tools.operate.commands import Effect, robot_rule, RobotVerb
-from lerobot_serve.tools.operate.fleet_state import (
-    CanaryView,
-    RobotView,
-    RouterView,
-    SlotView,
-)
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView
+from lerobot_serve.tools.operate.fleet_state import RobotView
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
-from lerobot_serve_interfaces.msg import EdgeState, RouterState, ServerStatus, SlotState
 
 NODE, NODE_OF_ROUTER, NODE_OF_SERVER = '/robot_7/edge_controller', '/policy_router', '/a1/server'
-PLAYS = RobotView(NODE, 'robot_7', 'STREAMING', server=NODE_OF_ROUTER, episode_id='e1')
+PLAYS = robot_of(NODE, 'robot_7', 'STREAMING', server=NODE_OF_ROUTER, episode_id='e1')
 SETTINGS = RolloutSettings(plan=parse_plan(['25', '100']))
 
 
@@ -59,10 +58,9 @@ class Recorded:
         self.recorder.on_robot(view.node, EdgeSample(view, **numbers), 0.8, now_s)
 
     def router(self, phase=CanaryPhase.RUNNING, now_s: float = 0.0) -> None:
-        slots = (SlotView('a', policy='v1@1'), SlotView('b', policy='v2@2'))
-        view = RouterView(NODE_OF_ROUTER, slots=slots, canary=CanaryView(phase))
-        state = RouterState(slots=[SlotState(slot='a'), SlotState(slot='b')])
-        self.recorder.on_router(view, state, SETTINGS, None, now_s)
+        slots = (slot_of('a', policy='v1@1'), slot_of('b', policy='v2@2'))
+        view = router_of(NODE_OF_ROUTER, slots=slots, canary=canary_of(phase))
+        self.recorder.on_router(view, SETTINGS, None, now_s)
 
     def silent(self, kind: str = ROBOT, node: str = NODE, *, has_publisher: bool = False) -> None:
         self.recorder.on_silent(kind, node, last_s=1.0, has_publisher=has_publisher, now_s=9.0)
@@ -111,7 +109,7 @@ def test_a_silent_router_says_whether_it_hangs(seen, has_publisher):
 def test_what_was_forgotten_is_no_target_and_comes_back_as_new(seen):
     seen.robot()
     seen.router()
-    seen.recorder.on_server(NODE_OF_SERVER, ServerStatus(state=ServerStatus.ACTIVE), 0.0)
+    seen.recorder.on_server(NODE_OF_SERVER, server_of('', 'ACTIVE').status, 0.0)
     for kind, node in ((ROBOT, NODE), (ROUTER, NODE_OF_ROUTER), (SERVER, NODE_OF_SERVER)):
         seen.silent(kind, node)
         assert node in seen.rows(kind)
@@ -122,7 +120,7 @@ def test_what_was_forgotten_is_no_target_and_comes_back_as_new(seen):
             ask(NODE)
     assert seen.recorder.plan(NODE_OF_ROUTER) is None
     count = len(seen.texts())
-    seen.robot(replace(PLAYS, state='STALLED'), now_s=700.0)
+    seen.robot(changed(PLAYS, state='STALLED'), now_s=700.0)
     # nothing of it is known, so nothing has changed
     assert len(seen.texts()) == count and seen.rows(ROBOT)[NODE]['state'] == 'STALLED'
 
@@ -139,17 +137,17 @@ def test_numbers_alone_change_a_row_once_a_period(seen):
 @pytest.mark.parametrize('state', range(256))
 def test_a_robot_in_any_state_has_a_rank(seen, state):
     reader = EdgeStateReader(NODE)
-    sample = reader.read(encode(EdgeState(client_id='robot_7', state=state)))
+    sample = reader.read(encode(EdgeState(client_id='robot_7', state=EdgeState.State(state))))
     seen.recorder.on_robot(NODE, sample, 0.8, 0.0)
     row = seen.rows(ROBOT)[NODE]
     assert row['rank'] >= FIRST_RANK
-    if state not in tuple(EdgeRecord.State):
+    if state not in tuple(EdgeState.State):
         assert row['state'] == f'unknown ({state})'
 
 
 def test_a_stall_of_a_robot_is_an_incident_once_its_episode_has_settled(seen):
     seen.robot()
-    seen.robot(replace(PLAYS, state='STALLED', stalls=1), now_s=SETTLED_S + 1)
+    seen.robot(changed(PLAYS, state='STALLED', stalls=1), now_s=SETTLED_S + 1)
     rows = list(seen.rows('incidents').values())
     assert len(rows) == 1 and rows[0]['who'] == 'robot_7'
     assert seen.recorder.incident_place(next(iter(seen.rows('incidents')))) is not None
@@ -161,12 +159,12 @@ def test_an_episode_leads_to_its_router(seen):
     seen.router()
     assert seen.recorder.router_of_episode('e1') == NODE_OF_ROUTER
     # the same one over the other link
-    seen.robot(replace(PLAYS, server=f'zenoh:{NODE_OF_ROUTER}', episode_id='e0'))
+    seen.robot(changed(PLAYS, server=f'zenoh:{NODE_OF_ROUTER}', episode_id='e0'))
     assert seen.recorder.router_of_episode('e0') == NODE_OF_ROUTER
     with pytest.raises(UserError, match='episode'):
         seen.recorder.router_of_episode('e2')
     for number in range(500):
-        seen.robot(replace(PLAYS, episode_id=f'e{number}'), now_s=float(number))
+        seen.robot(changed(PLAYS, episode_id=f'e{number}'), now_s=float(number))
     assert len(seen.recorder._placed) < 500
 
 
@@ -181,7 +179,7 @@ def test_a_router_has_its_plan_and_a_phase_of_a_newer_version_is_shown(seen):
 
 
 def test_a_learner_comes_falls_silent_comes_back_and_is_forgotten(seen):
-    trains = LearnerView('/learner', 'TRAINING', round=3, progress=0.4, loss=0.1)
+    trains = learner_of('/learner', 'TRAINING', round=3, progress=0.4, loss=0.1)
     assert seen.rows(LEARNER) == {}
     seen.recorder.on_learner(trains, 0.0)
     assert seen.rows(LEARNER) == {'/learner': learner_row(trains)}

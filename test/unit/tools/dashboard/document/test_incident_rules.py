@@ -3,23 +3,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
+from support.tools.operator_states import (
+    changed,
+    EDGE_NAMES,
+    robot_of,
+    RUNG_NAMES,
+    SERVER_NAMES,
+    SLOT_NAMES,
+)
 
-from lerobot_serve.contract.records import ReplicaState
+from lerobot_serve.contract.records import EdgeState, ReplicaState
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.dashboard.document import incident_rules as rules
-from lerobot_serve.tools.operate.fleet_state import (
-    EDGE_STATES,
-    RobotView,
-    RUNGS,
-    SLOT_STATES,
-)
-from lerobot_serve.tools.operate.swap.server_view import SERVER_STATES
 
-ROBOT = RobotView('/robot_7/edge_controller', episode_id='e1', policy='v1', server='/router')
+ROBOT = robot_of('/robot_7/edge', episode_id='e1', policy='v1', server='/router').edge
 # new state -> kind and severity, whatever the old one was
 ENTERED = {
     'STALLED': ('stall', 'error'),
@@ -42,13 +42,13 @@ LADDER = {
 }
 
 
-def found(old: RobotView, new: RobotView) -> list[tuple[str, str]]:
+def found(old: EdgeState, new: EdgeState) -> list[tuple[str, str]]:
     return [(each.kind, each.severity) for each in rules.robot_findings(old, new)]
 
 
-@pytest.mark.parametrize(('old', 'new'), product(EDGE_STATES, EDGE_STATES))
+@pytest.mark.parametrize(('old', 'new'), product(EDGE_NAMES, EDGE_NAMES))
 def test_every_transition_of_state_and_rung(old, new):
-    for old_rung, new_rung in product(RUNGS, RUNGS):
+    for old_rung, new_rung in product(RUNG_NAMES, RUNG_NAMES):
         expected = []
         if new != old and new in ENTERED:
             expected.append(ENTERED[new])
@@ -56,38 +56,38 @@ def test_every_transition_of_state_and_rung(old, new):
             expected.append(ENDED[old])
         if new_rung not in (old_rung, 'POLICY'):
             expected.append(('ladder', LADDER[new_rung]))
-        before = replace(ROBOT, state=old, rung=old_rung)
-        after = replace(ROBOT, state=new, rung=new_rung)
+        before = changed(ROBOT, state=old, rung=old_rung)
+        after = changed(ROBOT, state=new, rung=new_rung)
         assert found(before, after) == expected, (old_rung, new_rung)
 
 
-@pytest.mark.parametrize('rung', RUNGS)
+@pytest.mark.parametrize('rung', RUNG_NAMES)
 @pytest.mark.parametrize(('paused', 'episode_id'), [(True, 'e1'), (False, ''), (True, '')])
 def test_a_rung_of_a_pause_or_after_an_episode_is_expected_except_the_stop(
     rung, paused, episode_id
 ):
-    new = replace(ROBOT, rung=rung, paused=paused, episode_id=episode_id)
+    new = changed(ROBOT, rung=rung, paused=paused, episode_id=episode_id)
     expected = [('ladder', 'error')] if rung == 'STOP_SERVICE' else []
     assert found(ROBOT, new) == expected
 
 
 def test_a_stall_between_two_polls_is_seen_by_its_count():
-    assert found(ROBOT, replace(ROBOT, stalls=1)) == [('stall', 'error')]
+    assert found(ROBOT, changed(ROBOT, stalls=1)) == [('stall', 'error')]
     # the state says it, too: one incident
-    stalled = replace(ROBOT, state='STALLED', stalls=1)
+    stalled = changed(ROBOT, state='STALLED', stalls=1)
     assert found(ROBOT, stalled) == [('stall', 'error')]
     # it has lost its session since: both are told
-    lost = replace(ROBOT, state='RECONNECTING', stalls=1)
+    lost = changed(ROBOT, state='RECONNECTING', stalls=1)
     assert found(ROBOT, lost) == [('stall', 'error'), ('server', 'warning')]
     assert found(stalled, lost) == [('server', 'warning')]
     # an edge that was restarted counts from 0
-    assert found(replace(ROBOT, stalls=5, cage_trips=5), ROBOT) == []
+    assert found(changed(ROBOT, stalls=5, cage_trips=5), ROBOT) == []
 
 
 def test_trips_of_the_cage_are_counted():
-    (finding,) = rules.robot_findings(ROBOT, replace(ROBOT, cage_trips=1))
+    (finding,) = rules.robot_findings(ROBOT, changed(ROBOT, cage_trips=1))
     assert (finding.kind, finding.text) == ('cage', 'the safety cage changed 1 command')
-    (finding,) = rules.robot_findings(ROBOT, replace(ROBOT, cage_trips=12))
+    (finding,) = rules.robot_findings(ROBOT, changed(ROBOT, cage_trips=12))
     assert '12 commands' in finding.text
 
 
@@ -103,9 +103,9 @@ def test_trips_of_the_cage_are_counted():
 )
 def test_a_policy_must_not_change_within_an_episode(changes, is_incident):
     expected = [('policy_changed', 'warning')] if is_incident else []
-    assert found(ROBOT, replace(ROBOT, **changes)) == expected
+    assert found(ROBOT, changed(ROBOT, **changes)) == expected
     # its first chunk is still of the episode before
-    assert not rules.robot_findings(ROBOT, replace(ROBOT, **changes), is_settled=False)
+    assert not rules.robot_findings(ROBOT, changed(ROBOT, **changes), is_settled=False)
 
 
 SEVERITIES = {
@@ -118,7 +118,7 @@ SEVERITIES = {
 }
 
 
-@pytest.mark.parametrize(('old', 'new'), product(SLOT_STATES, SLOT_STATES))
+@pytest.mark.parametrize(('old', 'new'), product(SLOT_NAMES, SLOT_NAMES))
 def test_every_transition_of_a_slot(old, new):
     finding = rules.slot_finding('b', old, new, 'why')
     if old == new:
@@ -136,7 +136,7 @@ def test_every_transition_of_a_replica(old, new):
     )
 
 
-@pytest.mark.parametrize(('old', 'new'), product(SERVER_STATES, SERVER_STATES))
+@pytest.mark.parametrize(('old', 'new'), product(SERVER_NAMES, SERVER_NAMES))
 def test_every_transition_of_a_server(old, new):
     severity = {'ACTIVE': 'info', 'FAILED': 'error'}.get(new, 'warning')
     finding = rules.server_finding(old, new, '')

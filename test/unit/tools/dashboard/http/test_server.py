@@ -19,7 +19,7 @@ import pytest
 from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.dashboard.commands.runner import Reply
+from lerobot_serve.tools.dashboard.commands.request import Reply
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.merge_patch import applied
 from lerobot_serve.tools.dashboard.evidence.captures import Captures

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from support.tools.operator_states import learner_of
 
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.tools.operate.learners.learner_state import (
@@ -13,7 +14,6 @@ from lerobot_serve.tools.operate.learners.learner_state import (
     known_remaining_s,
     known_share,
     LEARNER_PHASES,
-    LearnerView,
     NO_STATE,
     REMAINING_LIMIT_S,
 )
@@ -70,5 +70,5 @@ def test_the_table_has_every_phase():
 
 @pytest.mark.parametrize(('phase', 'runs'), RUNS.items())
 def test_a_round_runs_in_these_phases(phase, runs):
-    assert LearnerView('/learner', phase).is_running is runs
-    assert not LearnerView('/learner', phase, silent_s=4.0).is_running
+    assert learner_of('/learner', phase).is_running is runs
+    assert not learner_of('/learner', phase, silent_s=4.0).is_running

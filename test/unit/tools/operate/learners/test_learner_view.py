@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import json
+import math
 
 import pytest
 from support.learner.shown_learner import TRAINS
+from support.tools.operator_states import changed, learner_of
 
+from lerobot_serve.contract.records import DropCount
 from lerobot_serve.tools.operate.learners.learner_state import (
     LEARNER_PHASES,
     LearnerView,
@@ -23,9 +25,15 @@ from lerobot_serve.tools.operate.learners.learner_view import (
     time_text,
 )
 
-WAITS = replace(
-    TRAINS, phase='WAITING', text='waits for 33 more', progress=None, loss=None, remaining_s=None
-)
+UNKNOWN = dict.fromkeys(('progress', 'loss', 'remaining_s'), math.nan)
+WAITS = changed(TRAINS, state='WAITING', text='waits for 33 more', **UNKNOWN)
+
+
+def in_phase(phase: str, **more: float) -> LearnerView:
+    known = changed(TRAINS, state=phase) if phase != NO_STATE else LearnerView(TRAINS.node)
+    return changed(known, **more)
+
+
 BAR = '[#############-----------------]'
 # phase -> its first line, whether its progress is shown
 FIRST_LINES = {
@@ -47,7 +55,7 @@ def test_every_phase_has_words():
 @pytest.mark.parametrize(('phase', 'line'), FIRST_LINES.items())
 def test_each_phase_is_shown_with_all_that_is_known(phase, line):
     words, has_progress = line
-    shown = as_text([replace(TRAINS, phase=phase)]).splitlines()
+    shown = as_text([in_phase(phase)]).splitlines()
     progress = [f'  progress   {BAR} 42 %, loss 0.03124, about 12 min left']
     assert shown == [
         f'/learner: {words}',
@@ -62,7 +70,7 @@ def test_each_phase_is_shown_with_all_that_is_known(phase, line):
 
 @pytest.mark.parametrize('phase', [*FIRST_LINES])
 def test_a_silent_learner_has_its_age_and_no_progress_in_each_phase(phase):
-    silent = replace(TRAINS, phase=phase, silent_s=12.4)
+    silent = in_phase(phase, silent_s=12.4)
     shown = as_text([silent])
     assert shown.startswith(
         '/learner: silent for 12 s: it ended, hangs, or its link is cut; last state: '
@@ -80,7 +88,7 @@ def test_a_learner_that_never_sent_a_state_is_one_line():
 
 
 def test_before_the_first_round_nothing_is_invented():
-    new = LearnerView('/learner', 'WAITING', episodes_wanted=50)
+    new = learner_of('/learner', 'WAITING', episodes_wanted=50)
     assert as_text([new]).splitlines() == [
         '/learner: waiting',
         '  episodes   0 of 50 new, 0 in all',
@@ -102,12 +110,11 @@ def test_without_a_learner_there_is_nothing():
         ({'progress': 0.999}, f'[{"#" * 30}] 99 %'),
         ({'progress': 1.0, 'remaining_s': 0.0}, f'[{"#" * 30}] 100 %, about 0 s left'),
         ({'loss': 2.0}, 'not known yet, loss 2'),
-        ({'has_diverged': True}, 'not known yet, loss is infinite'),
+        ({'loss': math.inf}, 'not known yet, loss is infinite'),
     ],
 )
 def test_progress_shows_what_is_known(values, shown):
-    unknown = dict.fromkeys(('progress', 'loss', 'remaining_s'))
-    assert progress_text(replace(TRAINS, **(unknown | values))) == shown
+    assert progress_text(changed(TRAINS, **(UNKNOWN | values))) == shown
 
 
 @pytest.mark.parametrize(
@@ -133,15 +140,15 @@ def test_json_is_an_object_for_each_learner_and_valid():
 
 CHANGED = {
     'a phase': (WAITS, TRAINS, 'training, round 3, 42 %, loss 0.03124, about 12 min left'),
-    'a tenth': (TRAINS, replace(TRAINS, progress=0.5), 'training, round 3, 50 %'),
-    'a first share': (replace(TRAINS, progress=None), TRAINS, 'training, round 3, 42 %'),
-    'a round': (TRAINS, replace(TRAINS, round=4), 'training, round 4'),
-    'a parent': (WAITS, replace(WAITS, parent='act@2'), 'waiting, last round 3. waits for'),
-    'a version': (TRAINS, replace(WAITS, latest='act@9'), '; published act@9. waits for 33 more'),
-    'a failure': (TRAINS, replace(WAITS, text='round 3 failed: x'), '. round 3 failed: x'),
-    'silence': (TRAINS, replace(TRAINS, silent_s=4.0), 'silent for 4 s: it ended, hangs'),
-    'silence while it waits': (WAITS, replace(WAITS, silent_s=4.0), 'silent for 4 s'),
-    'heard again': (replace(TRAINS, silent_s=4.0), TRAINS, 'heard of again, training, round 3'),
+    'a tenth': (TRAINS, changed(TRAINS, progress=0.5), 'training, round 3, 50 %'),
+    'a first share': (changed(TRAINS, progress=math.nan), TRAINS, 'training, round 3, 42 %'),
+    'a round': (TRAINS, changed(TRAINS, round=4), 'training, round 4'),
+    'a parent': (WAITS, changed(WAITS, parent='act@2'), 'waiting, last round 3. waits for'),
+    'a version': (TRAINS, changed(WAITS, latest='act@9'), '; published act@9. waits for 33 more'),
+    'a failure': (TRAINS, changed(WAITS, text='round 3 failed: x'), '. round 3 failed: x'),
+    'silence': (TRAINS, changed(TRAINS, silent_s=4.0), 'silent for 4 s: it ended, hangs'),
+    'silence while it waits': (WAITS, changed(WAITS, silent_s=4.0), 'silent for 4 s'),
+    'heard again': (changed(TRAINS, silent_s=4.0), TRAINS, 'heard of again, training, round 3'),
 }
 
 
@@ -153,9 +160,9 @@ def test_a_change_is_one_line(old, new, text):
 
 UNCHANGED = {
     'the same': TRAINS,
-    'a share within its tenth': replace(TRAINS, progress=0.49, loss=0.02, remaining_s=9.0),
-    'episodes': replace(TRAINS, episodes=121, episodes_new=18, text='waits for 32 more'),
-    'drops': replace(TRAINS, dropped=()),
+    'a share within its tenth': changed(TRAINS, progress=0.49, loss=0.02, remaining_s=9.0),
+    'episodes': changed(TRAINS, episodes=121, episodes_new=18, text='waits for 32 more'),
+    'drops': changed(TRAINS, dropped=()),
 }
 
 
@@ -165,12 +172,12 @@ def test_what_changes_all_the_time_makes_no_line(new):
 
 
 def test_growing_silence_is_one_line():
-    silent = replace(TRAINS, silent_s=4.0)
-    assert changes([silent], [replace(silent, silent_s=9.0)]) == []
+    silent = changed(TRAINS, silent_s=4.0)
+    assert changes([silent], [changed(silent, silent_s=9.0)]) == []
 
 
 def test_a_new_learner_is_a_line_and_each_learner_has_its_own():
-    other = replace(WAITS, node='/other')
+    other = changed(WAITS, node='/other')
     assert len(changes([], [TRAINS])) == 1
     (line,) = changes([TRAINS], [TRAINS, other])
     assert line == '/other: waiting, last round 3. waits for 33 more'
@@ -179,8 +186,8 @@ def test_a_new_learner_is_a_line_and_each_learner_has_its_own():
 def test_names_and_texts_of_the_network_control_no_terminal():
     nasty = '\x1b[2J\nforged'
     texts = dict.fromkeys(('text', 'parent', 'latest'), nasty)
-    learner = replace(TRAINS, node=f'/{nasty}', dropped=((nasty, 1),), **texts)
-    plain = replace(TRAINS, dropped=(('x', 1),))
+    learner = changed(TRAINS, node=f'/{nasty}', dropped=(DropCount(nasty, 1),), **texts)
+    plain = changed(TRAINS, dropped=(DropCount('x', 1),))
     shown = as_text([learner])
     assert '\x1b' not in shown
     assert len(shown.splitlines()) == len(as_text([plain]).splitlines())

@@ -10,9 +10,10 @@ sample has the same view.
 
 from __future__ import annotations
 
-from dataclasses import replace
 import struct
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from lerobot_serve.contract.cdr import CdrReader, START
 from lerobot_serve.contract.errors import Malformed
@@ -73,12 +74,10 @@ class EdgeStateReader:
             counts = COUNTED.unpack_from(raw, self._counted_at)
         except struct.error:
             raise Malformed('truncated', 'the state ends within its numbers') from None
-        robot = self._robot
-        if counts[STALLS] != robot.stalls or counts[CAGE_TRIPS] != robot.cage_trips:
-            self._robot = robot = replace(
-                robot, stalls=counts[STALLS], cage_trips=counts[CAGE_TRIPS]
-            )
-        return EdgeSample(robot, *measured)
+        edge, stalls, trips = self._robot.edge, counts[STALLS], counts[CAGE_TRIPS]
+        if (stalls, trips) != (edge.stalls, edge.cage_trips):
+            self._robot = RobotView(self._node, replace(edge, stalls=stalls, cage_trips=trips))
+        return EdgeSample(self._robot, *measured)
 
     def _read_texts(self, raw: bytes) -> None:
         """Read all that stands before the numbers. Raises Malformed."""
@@ -89,15 +88,15 @@ class EdgeStateReader:
         state, rung, paused, intervention = reader.unpack(CODES, align=1)
         reason = reader.string(TEXT_LIMIT, 'reason')
         end = reader.position
-        self._robot = RobotView(
-            node=self._node,
-            state=EdgeState.State.of(state).name,
-            rung=EdgeState.Rung.of(rung).name,
+        edge = EdgeState(
+            state=EdgeState.State.of(state),
+            rung=EdgeState.Rung.of(rung),
             paused=bool(paused),
-            intervention=EdgeState.Intervention.of(intervention).name,
+            intervention=EdgeState.Intervention.of(intervention),
             reason=reason,
             **texts,
         )
+        self._robot = RobotView(self._node, edge)
         self._measured_at = _aligned(end, 4)
         self._counted_at = _aligned(self._measured_at + MEASURED.size, 8)
         self._texts = bytes(raw[TEXTS_AT:end])
