@@ -36,8 +36,7 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.schema import Flag, MsgType, Status
 from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from lerobot_serve.parameters import build_parameters, ParameterError
-from lerobot_serve.router.api import slot_commands
-from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
+from lerobot_serve.router.api.slot_commands import Command, run_slot_command, SlotCommandRejected
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
@@ -60,16 +59,16 @@ STATE = np.zeros((1, 2), np.float32)
 # a robot asks again when nothing came for so long
 PATIENCE_NS = 4 * S
 SLOT_COMMANDS = {
-    'drain': slot_commands.DRAIN,
-    'restore': slot_commands.RESTORE,
-    'probe': slot_commands.PROBE,
-    'lift': slot_commands.LIFT_VERDICT,
+    'drain': Command.DRAIN,
+    'restore': Command.RESTORE,
+    'probe': Command.PROBE,
+    'lift': Command.LIFT_VERDICT,
 }
 CANARY_COMMANDS = {
-    'pause': slot_commands.CANARY_PAUSE,
-    'resume': slot_commands.CANARY_RESUME,
-    'promote': slot_commands.CANARY_PROMOTE,
-    'rollback': slot_commands.CANARY_ROLLBACK,
+    'pause': Command.CANARY_PAUSE,
+    'resume': Command.CANARY_RESUME,
+    'promote': Command.CANARY_PROMOTE,
+    'rollback': Command.CANARY_ROLLBACK,
 }
 PLANS = {'none': (), 'short': ('50:2:0', '100'), 'careful': ('20:3:0', '50:3:0', '100')}
 CHOICES: dict[str, tuple[object, ...]] = {

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray
 
@@ -79,21 +81,14 @@ def shadow_divergence(
     comparison: ShadowComparison, action_names: tuple[str, ...], stamp: Time
 ) -> ShadowDivergence:
     """Return the message of one shadow comparison."""
+    values = asdict(comparison)
+    # of the trace alone
+    del values['session_epoch']
     return ShadowDivergence(
         stamp=stamp,
-        client_id=comparison.client_id,
-        episode_id=comparison.episode_id,
-        seq=comparison.seq,
-        live_policy=comparison.live_policy,
-        shadow_policy=comparison.shadow_policy,
-        rows=comparison.rows,
-        divergence=comparison.divergence,
-        divergence_in_spreads=comparison.divergence_in_spreads,
         action_names=list(action_names),
-        divergence_per_action=list(comparison.per_action),
-        limits_known=comparison.limits_known,
-        cage_would_trip=comparison.cage_would_trip,
-        latency_ms=comparison.latency_ms,
+        divergence_per_action=list(values.pop('per_action')),
+        **values,
     )
 
 

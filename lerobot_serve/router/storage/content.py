@@ -16,12 +16,14 @@ unreadable drain drains its slot. LIFT_VERDICT and RESTORE end these.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from lerobot_serve.contract.limits import SLOTS
 
+K = TypeVar('K')
 DecisionKey = tuple[str, str]
 # episode, begin or end, arm of the rollout in which it began
 EpisodeRow = tuple[str, str, str]
@@ -107,6 +109,13 @@ class StoreDamage:
     @property
     def text(self) -> str:
         return '; '.join(self.texts)[:500]
+
+
+def update_rows(known: dict[K, Any], written: Mapping[K, Any]) -> None:
+    """Update `known` with written rows; None deletes a row."""
+    known.update(written)
+    for key in [key for key, value in written.items() if value is None]:
+        known.pop(key, None)
 
 
 def readable_content(damage: StoreDamage) -> StoreContent:

@@ -9,12 +9,10 @@ loses none, a power failure those of the last seconds. The file is locked while 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 import os
 from pathlib import Path
 import sqlite3
-from typing import Any, TypeVar
 
 from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.errors import UserError
@@ -26,13 +24,13 @@ from lerobot_serve.router.storage.content import (
     fail_closed,
     StoreContent,
     StoreDamage,
+    update_rows,
 )
 from lerobot_serve.router.storage.reader import StoreReader
 from lerobot_serve.router.storage.schema import APPLICATION_ID, MIGRATIONS, VERSION
 from lerobot_serve.router.storage.state_store import StoreRefused
 from lerobot_serve.state_folder import FolderLock
 
-K = TypeVar('K')
 FILE = 'router.sqlite'
 # errors of the disk and its permissions; any other concerns the content of the file
 DISK_ERRORS = (
@@ -127,8 +125,8 @@ class Store:
         """Track the decisions and shadow records of the file, to rewrite a damaged file."""
         self.content.placements.clear()
         self.content.episodes.clear()
-        _update(self.content.decisions, batch.decisions)
-        _update(self.content.shadow, batch.shadow)
+        update_rows(self.content.decisions, batch.decisions)
+        update_rows(self.content.shadow, batch.shadow)
 
     def _load(self, when: str) -> None:
         """Read the file. Raises StoreRefused."""
@@ -292,13 +290,6 @@ def free_damaged_path(path: Path) -> Path:
 
 def _value(connection: sqlite3.Connection, pragma: str) -> int:
     return int(connection.execute(f'PRAGMA {pragma}').fetchone()[0])
-
-
-def _update(known: dict[K, Any], written: Mapping[K, Any]) -> None:
-    """Update `known` with written rows; None deletes a row."""
-    known.update(written)
-    for key in [key for key, value in written.items() if value is None]:
-        known.pop(key, None)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

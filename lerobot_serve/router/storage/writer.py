@@ -27,6 +27,7 @@ from lerobot_serve.router.storage.content import (
     EpisodeRow,
     StoreContent,
     StoredPlacement,
+    update_rows,
 )
 from lerobot_serve.router.storage.state_store import DecisionConflict, StateStore, withholding
 
@@ -80,7 +81,7 @@ class StoreWriter:
         self.decisions: dict[DecisionKey, Any] = dict(store.content.decisions)
         self.canary_base = 0
         # called, in the writer's thread, when another router has decided first
-        self.on_conflict: Callable[[], None] = _do_nothing
+        self.on_conflict: Callable[[], None] = lambda: None
         # revisions of decisions of other routers; owned by the executor thread
         self._learned: dict[DecisionKey, int] = dict(store.known)
         # the latest decisions that are of this router, with the revision written before them
@@ -182,7 +183,7 @@ class StoreWriter:
 
     def learn(self, key: DecisionKey, value: Any, revision: int) -> None:
         """Take over a decision of another router, which is in the store."""
-        self._update({key: value})
+        update_rows(self.decisions, {key: value})
         self._learned[key] = revision
         self._own.pop(key, None)
 
@@ -243,12 +244,7 @@ class StoreWriter:
 
     def _update_own(self, decisions: dict[DecisionKey, Any]) -> None:
         self._own.update({key: self._store.written.get(key, 0) for key in decisions})
-        self._update(decisions)
-
-    def _update(self, decisions: dict[DecisionKey, Any]) -> None:
-        self.decisions.update(decisions)
-        for key in [key for key, value in decisions.items() if value is None]:
-            self.decisions.pop(key, None)
+        update_rows(self.decisions, decisions)
 
     # the writer's thread
 
@@ -379,7 +375,3 @@ class StoreWriter:
         """Write the queued items and close the store."""
         self.flush()
         self._store.close()
-
-
-def _do_nothing() -> None:
-    pass
