@@ -21,19 +21,10 @@ from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.contract.records import DropCount, LearnerState
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
-from lerobot_serve.learner.episodes.intake import check_usable, EpisodeIntake
-from lerobot_serve.learner.episodes.stock import Stock
+from lerobot_serve.learner.episodes.stock import check_usable, Stock
 from lerobot_serve.learner.memory.database import MemoryNotWritten
 from lerobot_serve.learner.memory.memory import Memory, RoundEnd, RoundRecord
 from lerobot_serve.learner.rounds import texts
-from lerobot_serve.learner.rounds.due import (
-    due_event,
-    Facts,
-    has_to_stage,
-    MOST_DEATHS,
-    retry_delay_s,
-    Unfinished,
-)
 from lerobot_serve.learner.rounds.jobs import RoundJobs
 from lerobot_serve.learner.rounds.requests import Answer, Call, Command, Malformed, Requests
 from lerobot_serve.learner.rounds.settings import (
@@ -41,7 +32,18 @@ from lerobot_serve.learner.rounds.settings import (
     LearnerListener,
     LearnerSettings,
 )
-from lerobot_serve.learner.rounds.states import Event, next_phase, Phase, RUNNING
+from lerobot_serve.learner.rounds.states import (
+    due_event,
+    Event,
+    Facts,
+    has_to_stage,
+    MOST_DEATHS,
+    next_phase,
+    Phase,
+    retry_delay_s,
+    RUNNING,
+    Unfinished,
+)
 from lerobot_serve.learner.rounds.step_runner import StepRunner
 from lerobot_serve.learner.steps.lines import (
     Advance,
@@ -113,8 +115,8 @@ class Learner:
         self._settings, self._memory, self._listener = settings, memory, listener
         self._clock, self._times = clock, _Times(last_round_s=clock())
         self._counts = Counts()
-        self._stock = Stock(memory, settings.host, settings.parameters.episode_filters, self._drop)
-        self._intake = EpisodeIntake(self._stock, self._drop, listener.log_warning, clock)
+        filters, warn = settings.parameters.episode_filters, listener.log_warning
+        self._stock = Stock(memory, settings.host, filters, self._drop, warn, clock)
         self._steps = StepRunner(start_step)
         self._jobs = RoundJobs(settings, memory, self._stock)
         self._phase = Phase.WAITING
@@ -191,7 +193,7 @@ class Learner:
         """Do what can be done now."""
         for deposit in self.requests.take(DEPOSITS_A_TURN):
             self._on_deposit(deposit)
-        self._intake.try_again()
+        self._stock.try_again()
         try:
             self._steps.advance()
             for report in self._steps.poll():
@@ -226,7 +228,7 @@ class Learner:
         except ValueError as error:
             self._on_malformed(str(error))
         else:
-            self._intake.learn(episode, is_announced=True)
+            self._stock.learn(episode, is_announced=True)
 
     def _on_malformed(self, text: str) -> None:
         self._counts.drop('malformed')
@@ -393,7 +395,7 @@ class Learner:
         if isinstance(report, Advance):
             self._advance = report
         elif isinstance(report, FoundEpisode):
-            self._intake.learn(report.episode, is_announced=False)
+            self._stock.learn(report.episode, is_announced=False)
         elif isinstance(report, SkippedFolder):
             self._drop('no_episode', report.path, f'{report.path}: {report.text}')
         elif isinstance(report, RefusedBag):
