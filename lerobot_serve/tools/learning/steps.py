@@ -16,7 +16,6 @@ import threading
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.scanning import episodes_in
 from lerobot_serve.learner.steps.lines import (
-    Advance,
     FoundEpisode,
     PublishDone,
     PublishJob,
@@ -86,10 +85,7 @@ def _trained(
     trainer.check(job.parent)
     job.work.mkdir(parents=True, exist_ok=True)
 
-    def on_progress(progress: Progress) -> None:
-        report(Advance(progress.done_share, progress.loss, progress.remaining_s))
-
-    made = trainer.train(job, on_progress, stop)
+    made = trainer.train(job, report, stop)
     found = identify(made).fingerprint
     if found == identify(job.parent).fingerprint:
         raise UserError(
@@ -112,7 +108,7 @@ def publish_policy(
     def count(size: int) -> None:
         nonlocal done
         done += size
-        report(Advance(min(1.0, done / max(1, total_bytes))))
+        report(Progress(min(1.0, done / max(1, total_bytes))))
 
     found = identify(policy).fingerprint
     if found != job.fingerprint:
