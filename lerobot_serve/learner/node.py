@@ -16,9 +16,9 @@ import time
 
 from msgspec.structs import replace
 
-from lerobot_serve.contract import errors as wire_errors
 from lerobot_serve.contract import records
 from lerobot_serve.contract.codec import decode, encode
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.types import Time
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.recorded_episode import decode_recorded
@@ -26,7 +26,7 @@ from lerobot_serve.learner.memory.memory import Memory
 from lerobot_serve.learner.metrics import collect
 from lerobot_serve.learner.parameters import LearnerParameters
 from lerobot_serve.learner.rounds.learner import Learner
-from lerobot_serve.learner.rounds.requests import Command, Malformed
+from lerobot_serve.learner.rounds.requests import Command
 from lerobot_serve.learner.rounds.settings import LearnerSettings
 from lerobot_serve.learner.steps.process import StepProcess
 from lerobot_serve.learner.trainers.trainer_file import BUILTIN, read_trainer_file
@@ -127,13 +127,13 @@ class LearnerNode(SteadyClockNode):
     def _on_episode(self, raw: bytes) -> None:
         try:
             self.learner.requests.put(decode_recorded(raw))
-        except wire_errors.Malformed as error:
-            self.learner.requests.put(Malformed(str(error)))
+        except Malformed as error:
+            self.learner.requests.put(error)
 
     def _on_canary(self, raw: bytes) -> None:
         try:
             news = canary_news(decode(records.CanaryState, raw))
-        except wire_errors.Malformed as error:
+        except Malformed as error:
             self.get_logger().warning(f'a state of the canary is refused: {error}')
             return
         if news:

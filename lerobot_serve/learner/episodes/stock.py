@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The episodes of a learner: which are new, which a round takes, and why others are left out. The
-thread `rounds`.
+The episodes of a learner: which are new, which a round takes, and why others are left out. What
+the disk refuses waits and is tried again. The thread `rounds`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.episodes.selection import Availability, find_bag, is_selected
+from lerobot_serve.learner.memory.database import MemoryNotWritten
 from lerobot_serve.learner.memory.memory import Learned, Memory
 
 NOT_SELECTED = 'not_selected'
+RETRY_S = 5.0
+WAITING_LIMIT = 20_000
+REPEATED, DOUBLE, OTHER_BAG, DISK_FULL = 'repeated', 'double', 'other_bag', 'disk_full'
 
 
 class Stock:
     """
-    See the module. `drop` counts a reason for an episode, once, and gets the text for a log.
+    See the module. `drop` counts a reason, once for each key such as the hash of an episode, and
+    gets the text for a log.
     """
 
     def __init__(
@@ -27,7 +33,11 @@ class Stock:
         host: str,
         filters: Sequence[str],
         drop: Callable[[str, str, str], None],
+        log_warning: Callable[[str], None],
+        clock: Callable[[], float],
     ) -> None:
+        self._log_warning, self._clock, self._retry_s = log_warning, clock, 0.0
+        self._waiting: deque[tuple[RecordedEpisode, bool]] = deque()
         self._memory, self._host, self._filters, self._drop = memory, host, filters, drop
         self._episodes = {each.sha256: each for each in memory.episodes()}
         self._used = memory.used()
@@ -41,7 +51,54 @@ class Stock:
     def __len__(self) -> int:
         return len(self._episodes)
 
-    def learn(self, episode: RecordedEpisode) -> Learned:
+    def learn(self, episode: RecordedEpisode, *, is_announced: bool) -> None:
+        """Keep an episode; a search finds the same bags again, which is not counted."""
+        if self._waiting:
+            self._postpone(episode, is_announced)
+            return
+        try:
+            learned = self._learn(episode)
+        except MemoryNotWritten as error:
+            self._log_warning(f'{error}; episodes wait')
+            self._retry_s = self._clock() + RETRY_S
+            self._postpone(episode, is_announced)
+            return
+        self._count(learned, episode, is_announced)
+
+    def _count(self, learned: Learned, episode: RecordedEpisode, is_announced: bool) -> None:
+        key = f'{episode.sha256} {episode.path}'
+        if learned is Learned.REPEATED and is_announced:
+            self._drop(REPEATED, '', '')
+        elif learned is Learned.DOUBLE:
+            self._drop(DOUBLE, key, '')
+        elif learned is Learned.REPLACED:
+            # the one before is counted: it passed no filter
+            self._log_warning(
+                f'{episode.path} has the outcome of episode {episode.episode_id!r} of '
+                f'{episode.client_id!r}, and counts instead of a bag without'
+            )
+        elif learned is Learned.OTHER_BAG:
+            text = (
+                f'{episode.path} is another bag of episode {episode.episode_id!r} of '
+                f'{episode.client_id!r}; the first one counts'
+            )
+            self._drop(OTHER_BAG, key, text)
+
+    def _postpone(self, episode: RecordedEpisode, is_announced: bool) -> None:
+        if len(self._waiting) < WAITING_LIMIT:
+            self._waiting.append((episode, is_announced))
+        else:
+            self._drop(DISK_FULL, '', '')
+
+    def try_again(self) -> None:
+        """Keep what waits, when it is time."""
+        if not self._waiting or self._clock() < self._retry_s:
+            return
+        waiting, self._waiting = self._waiting, deque()
+        for episode, is_announced in waiting:
+            self.learn(episode, is_announced=is_announced)
+
+    def _learn(self, episode: RecordedEpisode) -> Learned:
         """Keep an episode, once. Raises MemoryNotWritten."""
         learned = self._memory.learn(episode)
         if learned is Learned.OTHER_BAG and self._replace(episode):
@@ -133,3 +190,13 @@ class Stock:
 
     def on_published(self, hashes: Sequence[str]) -> None:
         self._used |= set(hashes)
+
+
+def check_usable(episode: RecordedEpisode) -> None:
+    """Raise ValueError for an episode without a name or full path, or with control characters."""
+    for name in ('client_id', 'episode_id', 'host', 'path'):
+        value = getattr(episode, name)
+        if not value or not value.isprintable():
+            raise ValueError(f'{name} must be printable and not empty, got {value!r:.80}')
+    if not episode.path.startswith('/'):
+        raise ValueError(f'path must be a full path, got {episode.path!r:.80}')

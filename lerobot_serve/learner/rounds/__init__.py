@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a learner does and when: `states` and `due` are tables, `learner` runs them in one thread.
+What a learner does and when: `states` has tables, `learner` runs them in one thread.
 """

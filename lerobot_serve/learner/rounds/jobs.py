@@ -18,6 +18,7 @@ from lerobot_serve.learner.rounds.settings import LearnerSettings
 from lerobot_serve.learner.steps.lines import (
     BagToConvert,
     ConvertJob,
+    Job,
     PublishJob,
     ScanJob,
     StageJob,
@@ -27,7 +28,7 @@ from lerobot_serve.learner.versions import lineage
 from lerobot_serve.versions.manifest import MANIFEST_FILE
 
 ROUND = re.compile(r'(\d{6,})-(\d+)')
-WORK, OUTPUT, LOG = 'work', 'output', 'log.txt'
+WORK, OUTPUT = 'work', 'output'
 KEPT_LOGS = 50
 
 
@@ -43,17 +44,10 @@ class RoundJobs:
     def folder(self, record: RoundRecord) -> Path:
         return self._settings.rounds / f'{record.number:06d}-{record.attempt}'
 
-    def log(self, record: RoundRecord, kind: str) -> Path:
-        """Return the file of what a step prints."""
-        return self.folder(record) / f'{kind}.txt'
-
-    @property
-    def survey_log(self) -> Path:
-        return self._settings.rounds / 'scan.txt'
-
-    @property
-    def staging_log(self) -> Path:
-        return self._settings.rounds / 'stage.txt'
+    def log(self, job: Job, record: RoundRecord | None) -> Path:
+        """Return the file of what a step prints, in the folder of its round, if it is of one."""
+        folder = self.folder(record) if record else self._settings.rounds
+        return folder / f'{type(job).__name__.removesuffix("Job").lower()}.txt'
 
     def clear(self, record: RoundRecord) -> None:
         """Remove all of a round but the logs of its last attempts, and the oldest logs."""

@@ -18,36 +18,39 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.contract.records import DropCount, LearnerState
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
-from lerobot_serve.learner.episodes.intake import check_usable, EpisodeIntake
-from lerobot_serve.learner.episodes.stock import Stock
+from lerobot_serve.learner.episodes.stock import check_usable, Stock
 from lerobot_serve.learner.memory.database import MemoryNotWritten
 from lerobot_serve.learner.memory.memory import Memory, RoundEnd, RoundRecord
 from lerobot_serve.learner.rounds import texts
-from lerobot_serve.learner.rounds.due import (
-    due_event,
-    Facts,
-    has_to_stage,
-    MOST_DEATHS,
-    retry_delay_s,
-    Unfinished,
-)
 from lerobot_serve.learner.rounds.jobs import RoundJobs
-from lerobot_serve.learner.rounds.requests import Answer, Call, Command, Malformed, Requests
+from lerobot_serve.learner.rounds.requests import Answer, Call, Command, Requests
 from lerobot_serve.learner.rounds.settings import (
     Counts,
     LearnerListener,
     LearnerSettings,
 )
-from lerobot_serve.learner.rounds.states import Event, next_phase, Phase, RUNNING
+from lerobot_serve.learner.rounds.states import (
+    due_event,
+    Event,
+    Facts,
+    has_to_stage,
+    MOST_DEATHS,
+    next_phase,
+    Phase,
+    retry_delay_s,
+    RUNNING,
+    Unfinished,
+)
 from lerobot_serve.learner.rounds.step_runner import StepRunner
 from lerobot_serve.learner.steps.lines import (
-    Advance,
     ConvertDone,
     Failed,
     FoundEpisode,
+    Job,
     PublishDone,
     RefusedBag,
     Report,
@@ -57,6 +60,7 @@ from lerobot_serve.learner.steps.lines import (
     TrainDone,
 )
 from lerobot_serve.learner.steps.process import StartStep, StepProcess
+from lerobot_serve.learner.trainers.base import Progress
 from lerobot_serve.learner.versions import (
     CanaryNews,
     choose_parent,
@@ -113,8 +117,8 @@ class Learner:
         self._settings, self._memory, self._listener = settings, memory, listener
         self._clock, self._times = clock, _Times(last_round_s=clock())
         self._counts = Counts()
-        self._stock = Stock(memory, settings.host, settings.parameters.episode_filters, self._drop)
-        self._intake = EpisodeIntake(self._stock, self._drop, listener.log_warning, clock)
+        filters, warn = settings.parameters.episode_filters, listener.log_warning
+        self._stock = Stock(memory, settings.host, filters, self._drop, warn, clock)
         self._steps = StepRunner(start_step)
         self._jobs = RoundJobs(settings, memory, self._stock)
         self._phase = Phase.WAITING
@@ -127,7 +131,7 @@ class Learner:
         # whether the step that runs while the learner waits is a conversion, else it is a search
         self._is_staging = False
         self._failures, self._failure = 0, ''
-        self._advance = Advance()
+        self._progress = Progress()
 
     # any thread
 
@@ -158,7 +162,7 @@ class Learner:
         if self._memory.is_paused:
             self._change(Event.PAUSE)
         try:
-            self._steps.start(self._jobs.scan(), self._jobs.survey_log)
+            self._start(self._jobs.scan())
         except OSError as error:
             self._listener.log_warning(f'episodes are not looked for: {error}')
         self._show()
@@ -191,7 +195,7 @@ class Learner:
         """Do what can be done now."""
         for deposit in self.requests.take(DEPOSITS_A_TURN):
             self._on_deposit(deposit)
-        self._intake.try_again()
+        self._stock.try_again()
         try:
             self._steps.advance()
             for report in self._steps.poll():
@@ -214,7 +218,7 @@ class Learner:
         elif isinstance(deposit, CanaryNews):
             self._on_news(deposit)
         elif isinstance(deposit, Malformed):
-            self._on_malformed(deposit.text)
+            self._on_malformed(str(deposit))
         elif isinstance(deposit, Call):
             deposit.answer.set_result(self._answer(deposit.command))
         else:
@@ -226,7 +230,7 @@ class Learner:
         except ValueError as error:
             self._on_malformed(str(error))
         else:
-            self._intake.learn(episode, is_announced=True)
+            self._stock.learn(episode, is_announced=True)
 
     def _on_malformed(self, text: str) -> None:
         self._counts.drop('malformed')
@@ -279,7 +283,7 @@ class Learner:
         self._change(Event.PARENT_REJECTED)
         self._record = None
         try:
-            self._steps.start(self._jobs.scan(), self._jobs.survey_log)
+            self._start(self._jobs.scan())
         except OSError as error:
             # deposits behind this one wait
             self._fail(str(error))
@@ -348,19 +352,19 @@ class Learner:
         job = self._jobs.stage()
         self._stock.on_staged(each.sha256 for each in job.bags)
         self._is_staging = True
-        self._steps.start(job, self._jobs.staging_log)
+        self._start(job)
 
     def _begin_round(self, event: Event) -> None:
         self._is_asked = False
-        self._advance = Advance()
+        self._progress = Progress()
         self._change(event)
         if event is Event.TRAINED_BEFORE:
             self._record = self._memory.open_round
             assert self._record
-            self._publish(self._record)
+            self._start(self._jobs.publish(self._record), self._record)
         else:
             self._record = None
-            self._steps.start(self._jobs.scan(), self._jobs.survey_log)
+            self._start(self._jobs.scan())
 
     def _facts(self, now_s: float) -> Facts:
         period_s = self.live.round_period_s
@@ -390,10 +394,10 @@ class Learner:
         )
 
     def _on_report(self, report: Report) -> None:
-        if isinstance(report, Advance):
-            self._advance = report
+        if isinstance(report, Progress):
+            self._progress = report
         elif isinstance(report, FoundEpisode):
-            self._intake.learn(report.episode, is_announced=False)
+            self._stock.learn(report.episode, is_announced=False)
         elif isinstance(report, SkippedFolder):
             self._drop('no_episode', report.path, f'{report.path}: {report.text}')
         elif isinstance(report, RefusedBag):
@@ -442,9 +446,7 @@ class Learner:
         self._record = self._memory.begin_round(parent)
         self._jobs.clear(self._record)
         self._listener.log_info(f'round {self._number} begins from {parent}')
-        self._steps.start(
-            self._jobs.convert(self._record), self._jobs.log(self._record, 'convert')
-        )
+        self._start(self._jobs.convert(self._record), self._record)
 
     def _choose_parent(self) -> str:
         return choose_parent(
@@ -476,12 +478,11 @@ class Learner:
         new = self._stock.named(report.new)
         self._memory.set_dataset(self._record.number, report.dataset_sha256, new)
         self._jobs.total_episodes = report.total_episodes
-        self._advance = Advance()
+        self._progress = Progress()
         self._change(Event.CONVERTED)
         budget_s = self.live.round_budget_minutes * SECONDS_A_MINUTE
         self._times.training_limit_s = self._clock() + budget_s + OVERTIME_S
-        job = self._jobs.train(self._record, report.new_episodes, budget_s)
-        self._steps.start(job, self._jobs.log(self._record, 'train'))
+        self._start(self._jobs.train(self._record, report.new_episodes, budget_s), self._record)
 
     def _check_training_time(self) -> None:
         if self._phase is Phase.TRAINING and self._clock() > self._times.training_limit_s:
@@ -496,14 +497,15 @@ class Learner:
             self._fail(f'training gave {report.fingerprint}, which is published already')
             return
         self._memory.set_trained(self._record.number, report.fingerprint, str(report.output))
-        self._advance = Advance()
+        self._progress = Progress()
         self._change(Event.TRAINED)
         self._record = self._memory.open_round
         assert self._record
-        self._publish(self._record)
+        self._start(self._jobs.publish(self._record), self._record)
 
-    def _publish(self, record: RoundRecord) -> None:
-        self._steps.start(self._jobs.publish(record), self._jobs.log(record, 'publish'))
+    def _start(self, job: Job, record: RoundRecord | None = None) -> None:
+        """Start a step, of a round or besides. Raises OSError."""
+        self._steps.start(job, self._jobs.log(job, record))
 
     def _on_published(self, report: PublishDone) -> None:
         record = self._record
@@ -575,7 +577,7 @@ class Learner:
         versions = self._memory.versions()
         last = self._memory.last_round
         is_running = self._phase in RUNNING
-        advance = self._advance if is_running else Advance()
+        progress = self._progress if is_running else Progress()
         return LearnerState(
             state=self._phase,
             text=encodable_text(self._text()),
@@ -585,9 +587,9 @@ class Learner:
             episodes=len(self._stock),
             episodes_new=len(self._stock.new()),
             episodes_wanted=self.live.episodes_per_round,
-            progress=_float32(advance.done_share),
-            loss=_float32(advance.loss),
-            remaining_s=_float32(advance.remaining_s),
+            progress=_float32(progress.done_share),
+            loss=_float32(progress.loss),
+            remaining_s=_float32(progress.remaining_s),
             dropped=self._dropped(),
         )
 

@@ -14,6 +14,7 @@ from enum import Enum
 import os
 import threading
 
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
 from lerobot_serve.learner.versions import CanaryNews
 
@@ -41,13 +42,7 @@ class Call:
     answer: Future[Answer] = field(default_factory=Future)
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    """An announcement that breaks a rule."""
-
-    text: str
-
-
+# Malformed: an announcement that breaks a rule
 Deposit = RecordedEpisode | CanaryNews | Malformed | Call
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from lerobot_serve.experience.recorded_episode import RecordedEpisode
-from lerobot_serve.learner.trainers.base import TrainingJob
+from lerobot_serve.learner.trainers.base import Progress, TrainingJob
 
 
 class Line(Struct, frozen=True, tag=True):
@@ -83,14 +83,6 @@ class PublishJob(Line, frozen=True):
 Job = ScanJob | StageJob | ConvertJob | TrainJob | PublishJob
 
 
-class Advance(Line, frozen=True):
-    """How far a step is; None for what is not known, as NaN becomes in a line."""
-
-    done_share: float | None = None
-    loss: float | None = None
-    remaining_s: float | None = None
-
-
 class FoundEpisode(Line, frozen=True):
     """An episode that a search found."""
 
@@ -158,7 +150,7 @@ class Failed(Line, frozen=True):
 
 
 Done = ScanDone | StageDone | ConvertDone | TrainDone | PublishDone
-Report = Advance | FoundEpisode | SkippedFolder | RefusedBag | Done | Failed
+Report = Progress | FoundEpisode | SkippedFolder | RefusedBag | Done | Failed
 
 
 def encoded(line: Job | Report) -> bytes:

@@ -8,7 +8,6 @@ A learner owns one trainer and calls it in one thread, one job at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 import threading
 from typing import Protocol
@@ -46,16 +45,15 @@ class TrainingJob(Struct, frozen=True, kw_only=True):
     budget_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True, tag=True):
     """
-    How far a training is: the share that is done, 0 to 1; the last loss, NaN before the first; and
-    the estimated time until its end, NaN while it is not known.
+    How far a training or another step is: the share that is done, 0 to 1; the last loss, and the
+    estimated time until its end. None while it is not known.
     """
 
-    done_share: float
-    loss: float
-    remaining_s: float
+    done_share: float | None = None
+    loss: float | None = None
+    remaining_s: float | None = None
 
 
 class Trainer(Protocol):

@@ -110,7 +110,7 @@ class BuiltinTrainer:
             policy = _load(job.parent)
             info = read_info(job.dataset)
             check_fits(info, policy.describe(), job.dataset)
-            run.report(Progress(0.0, math.nan, math.nan))
+            run.report(Progress(0.0))
             with reproducible(self._options.cpu_threads):
                 self._fit(policy, info, job, run)
             _write(policy, job.parent, folder)

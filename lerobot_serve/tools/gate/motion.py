@@ -101,11 +101,6 @@ class PolicyMotion:
     def changed_share(self) -> float:
         return self.changed / self.caged if self.caged else 0.0
 
-    @property
-    def latency_ms_p99(self) -> float:
-        """NaN without a reply."""
-        return self.latencies.p99_ms
-
 
 @dataclass(frozen=True, slots=True)
 class SharedMotion:

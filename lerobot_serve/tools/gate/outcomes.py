@@ -16,7 +16,7 @@ from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.contract.records import EpisodeOutcome
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OUTCOME
-from lerobot_serve.tools.gate.figures import GateFigures
+from lerobot_serve.tools.gate.figures import added, GateFigures
 
 # a router receives replies under this name; those of a shadow reach no robot
 RELAYED, CALLERS = '/replies/', '/replies/callers'
@@ -67,9 +67,9 @@ class RecordedEpisodes:
             task = figures.task(self.tasks.get(episode_id, ''))
             more = (int(is_success), int(not is_success))
             if policy == digest_of(figures.candidate_policy):
-                task.candidate = (task.candidate[0] + more[0], task.candidate[1] + more[1])
+                task.candidate = added(task.candidate, more)
             elif policy == digest_of(figures.parent_policy):
-                task.parent = (task.parent[0] + more[0], task.parent[1] + more[1])
+                task.parent = added(task.parent, more)
 
 
 def reaches_robot(topic: str) -> bool:

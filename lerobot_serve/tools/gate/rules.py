@@ -200,7 +200,7 @@ def _forecast(task: TaskFigures, margin: float, level: float) -> str:
 
 
 def _latency(figures: GateFigures, limits: GateLimits) -> Gate:
-    new, old = figures.candidate.latency_ms_p99, figures.parent.latency_ms_p99
+    new, old = figures.candidate.latencies.p99_ms, figures.parent.latencies.p99_ms
     if not figures.is_parent_run or math.isnan(new) or math.isnan(old):
         return _unmeasured(
             'latency',

@@ -22,7 +22,6 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.experience.bag_files import bag_file, NotAnEpisode
 from lerobot_serve.experience.scanning import known_hash
 from lerobot_serve.learner.steps.lines import (
-    Advance,
     BagToConvert,
     Conversion,
     ConvertDone,
@@ -32,6 +31,7 @@ from lerobot_serve.learner.steps.lines import (
     StageDone,
     StageJob,
 )
+from lerobot_serve.learner.trainers.base import Progress
 from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.dataset import records
 from lerobot_serve.tools.dataset.convert import convert
@@ -216,7 +216,7 @@ class _ConversionReport:
             percent = 100 * done // max(1, total_bytes)
             if percent != shown:
                 shown = percent
-                self._report(Advance(min(1.0, done / max(1, total_bytes))))
+                self._report(Progress(min(1.0, done / max(1, total_bytes))))
 
         print(what, flush=True)
         return count

@@ -22,15 +22,14 @@ import traceback
 from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.errors import UserError
 from lerobot_serve.learner.steps.lines import (
+    Conversion,
     ConvertJob,
     decoded_job,
     encoded,
     Failed,
     Job,
-    PublishJob,
     Report,
     ScanJob,
-    StageJob,
     TrainJob,
 )
 from lerobot_serve.learner.trainers.process.guard import share_niceness
@@ -60,27 +59,18 @@ class Reporter:
 
 def run(job: Job, report: Reporter, stop: threading.Event) -> Report:
     """Do the work; return the result. Raises UserError, ParameterError, ValueError, OSError."""
-    # each step imports what only it needs: LeRobot takes seconds
+    if isinstance(job, Conversion):
+        # it imports LeRobot, which takes seconds
+        from lerobot_serve.tools.learning.convert import convert_bags, stage_bags
+
+        return (
+            convert_bags(job, report) if isinstance(job, ConvertJob) else stage_bags(job, report)
+        )
+    from lerobot_serve.tools.learning.steps import publish_policy, scan, train
+
     if isinstance(job, ScanJob):
-        from lerobot_serve.tools.learning.scan import scan
-
         return scan(job, report)
-    if isinstance(job, StageJob):
-        from lerobot_serve.tools.learning.convert import stage_bags
-
-        return stage_bags(job, report)
-    if isinstance(job, ConvertJob):
-        from lerobot_serve.tools.learning.convert import convert_bags
-
-        return convert_bags(job, report)
-    if isinstance(job, TrainJob):
-        from lerobot_serve.tools.learning.train import train
-
-        return train(job, report, stop)
-    assert isinstance(job, PublishJob)
-    from lerobot_serve.tools.learning.publish import publish_policy
-
-    return publish_policy(job, report)
+    return train(job, report, stop) if isinstance(job, TrainJob) else publish_policy(job, report)
 
 
 def result_of(job: Job, report: Reporter, stop: threading.Event) -> Report:

@@ -13,6 +13,7 @@ import contextlib
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 import json
 import os
 from pathlib import Path
@@ -178,9 +179,8 @@ class _Content:
 
     kind: str
     size_bytes: int
+    file: BinaryIO
     tag: str = ''
-    data: bytes = b''
-    file: BinaryIO | None = None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -219,12 +219,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def _answer(self, *, with_body: bool) -> None:
         if not self._is_allowed():
             if self._wait_after_wrong_token():
                 self._reply_empty(HTTPStatus.UNAUTHORIZED, [('WWW-Authenticate', 'Bearer')])
@@ -232,9 +226,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.places.let_in(self.connection)
         try:
             with self._content() as content:
-                self._send(content, with_body=with_body)
+                self._send(content)
         except NotFound:
             self._reply_empty(HTTPStatus.NOT_FOUND)
+
+    do_HEAD = do_GET
 
     def _is_allowed(self) -> bool:
         tokens = self.server.tokens
@@ -261,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
             if path == LIST_PATH:
                 ids = [each.id for each in store.entries() if each.manifest]
                 data = json.dumps({'versions': ids}).encode()
-                yield _Content(JSON, len(data), data=data)
+                yield _Content(JSON, len(data), BytesIO(data))
                 return
             if not ID.fullmatch(version_id):
                 raise NotFound
@@ -270,18 +266,18 @@ class _Handler(BaseHTTPRequestHandler):
                 manifest = read_manifest(folder)
                 if name == MANIFEST_FILE:
                     data = manifest.encoded()
-                    yield _Content(JSON, len(data), data=data)
+                    yield _Content(JSON, len(data), BytesIO(data))
                     return
                 wanted = manifest.file(name)
                 if wanted is None:
                     raise NotFound
                 with _opened(folder / name) as file:
                     size = os.fstat(file.fileno()).st_size
-                    yield _Content(BYTES, size, wanted.sha256, file=file)
+                    yield _Content(BYTES, size, file, wanted.sha256)
         except VersionError as error:
             raise NotFound from error
 
-    def _send(self, content: _Content, *, with_body: bool) -> None:
+    def _send(self, content: _Content) -> None:
         start, end, status = self._range(content.size_bytes)
         if status is HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             self._reply_empty(status, [('Content-Range', f'bytes */{content.size_bytes}')])
@@ -296,18 +292,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header('Content-Range', f'bytes {start}-{end - 1}/{content.size_bytes}')
         self.send_header('Connection', 'close')
         self.end_headers()
-        if with_body:
-            self._send_body(content, start, end)
-
-    def _send_body(self, content: _Content, start: int, end: int) -> None:
-        if content.file is None:
-            self.wfile.write(content.data[start:end])
-            return
         content.file.seek(start)
-        while start < end:
-            block = content.file.read(min(SEND_BYTES, end - start))
-            if not block:
-                return
+        while self.command == 'GET' and (block := content.file.read(min(SEND_BYTES, end - start))):
             self.wfile.write(block)
             start += len(block)
 

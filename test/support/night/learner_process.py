@@ -40,7 +40,7 @@ from lerobot_serve.learner.steps.lines import (
 from lerobot_serve.learner.steps.process import END_LIMIT_S
 from lerobot_serve.learner.versions import canary_news
 from lerobot_serve.tools.learning.program import Reporter, result_of
-from lerobot_serve.tools.learning.publish import publish_policy
+from lerobot_serve.tools.learning.steps import publish_policy
 from lerobot_serve.versions.file_hash import folder_sha256
 from lerobot_serve_interfaces.msg import CanaryState
 from support.learner.tiny_dataset import Episode, read_rows, write_dataset, write_rows

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifest: what is read is what was written, and everything else is refused by name."""
+"""
+The manifest: what is read is what was written, and everything else is refused by name. Values of
+other types, missing and unknown fields are in test/golden/refusals.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,6 @@ FILES = tuple(
     VersionFile(path=path, size_bytes=size, sha256=SHA)
     for path, size in (('config.json', 2), ('meta/info.json', 3))
 )
-VALUES = {
-    'format_version': 1,
-    'id': ID,
-    'policy_kind': 'lerobot',
-    'created': CREATED,
-    'files': [{'path': 'config.json', 'size_bytes': 2, 'sha256': SHA}],
-    'parent': '',
-    'dataset_sha256': '',
-    'note': '',
-    'hub': '',
-    'sources': [],
-}
 WHOLE = Manifest(
     format_version=1,
     id=ID,
@@ -52,6 +43,9 @@ WHOLE = Manifest(
     hub=f'user/act@{"b" * 40}',
     sources=('https://host:8320', '/srv/versions'),
 )
+VALUES = json.loads(WHOLE.encoded()) | {
+    'files': [{'path': 'config.json', 'size_bytes': 2, 'sha256': SHA}]
+}
 PARTS = st.text(st.characters(codec='utf-8'), min_size=1, max_size=12)
 
 
@@ -86,7 +80,6 @@ def file_entry(**changes: object) -> dict[str, object]:
         './a',
         'a//b',
         'a/',
-        '',
         '.hidden',
         'a/.hidden',
         'a\\b',
@@ -96,9 +89,6 @@ def file_entry(**changes: object) -> dict[str, object]:
         'x' * 256,
         '/'.join('abcdefghi'),
         'ä' * 200,
-        7,
-        None,
-        ['a'],
     ],
 )
 def test_a_path_that_leaves_the_folder_or_hides_is_refused(path):
@@ -107,12 +97,12 @@ def test_a_path_that_leaves_the_folder_or_hides_is_refused(path):
     assert 'publish' in text
 
 
-@pytest.mark.parametrize('size', [-1, SIZE_LIMIT_BYTES + 1, 10**30, 1.0, True, '2', None])
+@pytest.mark.parametrize('size', [SIZE_LIMIT_BYTES + 1, 10**30, 1.0, '2'])
 def test_a_size_that_no_file_has_is_refused(size):
     assert 'files[0]: size_bytes must be 0 to' in refused(files=[file_entry(size_bytes=size)])
 
 
-@pytest.mark.parametrize('sha256', ['', SHA[1:], SHA + '0', 'G' * 64, SHA.replace('0', 'A'), 0])
+@pytest.mark.parametrize('sha256', [SHA[1:], SHA + '0', 'G' * 64, SHA.replace('0', 'A')])
 def test_a_hash_of_another_form_is_refused(sha256):
     assert 'files[0]: sha256 must be' in refused(files=[file_entry(sha256=sha256)])
 
@@ -124,7 +114,6 @@ def test_a_hash_of_another_form_is_refused(sha256):
             {'format_version': 2},
             'must be 1 (use the lerobot_serve that wrote it), got 2',
         ),
-        ({'format_version': True}, 'format_version must be 1'),
         ({'format_version': 2, 'new': 1}, 'format_version must be 1'),
         ({'id': 'act'}, 'id must be NAME@HASH'),
         ({'id': 'act@0123456789ABCDEF'}, 'id must be NAME@HASH'),
@@ -140,15 +129,8 @@ def test_a_hash_of_another_form_is_refused(sha256):
         ({'note': '\x1b[31m'}, 'note must be one line'),
         ({'sources': ['ftp://host']}, 'sources[0] must be http'),
         ({'sources': ['/a'] * 9}, 'sources must be a list of at most 8'),
-        ({'sources': 'http://a'}, 'sources must be a list'),
         ({'created': '2026-13-01T00:00:00Z'}, 'created must be a UTC time'),
         ({'created': '2026-1-1T0:0:0Z'}, 'created must be a UTC time'),
-        ({'created': 0}, 'created must be a UTC time'),
-        ({'files': []}, 'files must be a list of 1 to'),
-        ({'files': {}}, 'files must be a list'),
-        ({'files': [1]}, 'files[0] must be a group of path'),
-        ({'files': [file_entry(mode=1)]}, "unknown field 'mode'"),
-        ({'files': [{'path': 'a'}]}, 'files[0]: size_bytes is missing'),
         ({'files': [file_entry()] * 2}, 'different paths'),
         ({'files': [file_entry(path='b'), file_entry(path='a')]}, 'in their order'),
         ({'files': [file_entry(path='a'), file_entry(path='a/b')]}, 'none below another file'),
@@ -156,18 +138,10 @@ def test_a_hash_of_another_form_is_refused(sha256):
             {'files': [file_entry(path=p, size_bytes=SIZE_LIMIT_BYTES) for p in 'ab']},
             'size_bytes of all files',
         ),
-        ({'more': 1}, "unknown field 'more'"),
     ],
 )
 def test_each_rule_is_said(changes, said):
     assert said in refused(**changes)
-
-
-@pytest.mark.parametrize('name', [name for name in VALUES if name != 'format_version'])
-def test_a_missing_field_is_named(name):
-    values = {key: value for key, value in VALUES.items() if key != name}
-    with pytest.raises(ManifestError, match=f'{name} is missing; it must be'):
-        parsed_manifest(json.dumps(values).encode(), 'here')
 
 
 def test_too_many_files_are_refused():

@@ -6,7 +6,6 @@ loss of a training from them. One thread.
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 import re
@@ -71,7 +70,8 @@ class LogProgress:
 
     def __init__(self, step: str, loss: str, steps: int) -> None:
         self._step, self._loss, self._steps = re.compile(step), re.compile(loss), steps
-        self._share, self._last_loss = 0.0, math.nan
+        self._share = 0.0
+        self._last_loss: float | None = None
         # share and time of the first step that was seen: loading a model takes no part
         self._first: tuple[float, float] | None = None
         self._now_s = 0.0
@@ -92,9 +92,9 @@ class LogProgress:
     def progress(self) -> Progress:
         return Progress(self._share, self._last_loss, self._remaining_s())
 
-    def _remaining_s(self) -> float:
+    def _remaining_s(self) -> float | None:
         if self._first is None or self._share <= self._first[0]:
-            return math.nan
+            return None
         share, began_s = self._first
         return (self._now_s - began_s) * (1 - self._share) / (self._share - share)
 

@@ -58,79 +58,83 @@ def robot(tmp_path) -> Path:
     return file
 
 
-def gate(capsys, bag: Path | str, *words: object) -> tuple[int, dict]:
-    # the latency of a policy of microseconds is that of the machine
-    same = ['--kind', 'null', '--json', '--latency-ratio', '1000']
-    status = main(['gate', *str(bag).split(','), *same, *map(str, words)])
-    out, err = capsys.readouterr()
-    assert out, err
-    return status, json.loads(out)
+@pytest.fixture
+def gate(tmp_path, robot, capsys):
+    """
+    Run the verb on bags, or on a bag of messages or of requests with their replies; both policies
+    are SHAPE, and the limits are those of the robot, unless it is said otherwise. Return its exit
+    status and the record.
+    """
+
+    def run(recorded, *words, parent: str = SHAPE, limits: bool = True) -> tuple[int, dict]:
+        if not isinstance(recorded[0], Path):
+            is_pairs = not isinstance(recorded[0], BagMessage)
+            messages = as_messages(recorded) if is_pairs else recorded
+            recorded = [write(tmp_path / f'bag_{len(words)}', messages, every=5)]
+        # the latency of a policy of microseconds is that of the machine
+        given = ['--kind', 'null', '--json', '--latency-ratio', '1000', '--candidate', SHAPE]
+        given += ['--parent', parent] if parent else []
+        given += ['--robot', str(robot)] if limits else []
+        status = main(['gate', *map(str, recorded), *given, *map(str, words)])
+        out, err = capsys.readouterr()
+        assert out, err
+        return status, json.loads(out)
+
+    return run
+
+
+def row_of(record: dict, name: str) -> dict:
+    return next(row for row in record['gates'] if row['name'] == name)
 
 
 def state_of(record: dict, name: str) -> str:
-    return next(row['state'] for row in record['gates'] if row['name'] == name)
+    return row_of(record, name)['state']
 
 
-def test_a_policy_passes_against_itself(tmp_path, robot, capsys):
-    bag = write(tmp_path / 'bag', as_messages(answered(episodes(30))), every=5)
-    words = (
-        '--candidate',
-        SHAPE,
-        '--parent',
-        SHAPE,
-        '--robot',
-        robot,
-        '--records',
-        tmp_path / 'g',
-    )
-    status, record = gate(capsys, bag, *words)
+def test_a_policy_passes_against_itself(tmp_path, gate):
+    status, record = gate(answered(episodes(30)), '--records', tmp_path / 'g')
     assert (status, record['verdict'], record['episodes']) == (0, 'passed', 30)
     (path,) = (tmp_path / 'g').iterdir()
     kept = read_record(path)
     assert (kept.verdict, kept.requests, len(kept.recordings)) == ('passed', 120, 64)
 
 
-def test_too_few_episodes_say_how_many_more(tmp_path, robot, capsys):
-    bag = write(tmp_path / 'bag', as_messages(answered(episodes(4))), every=5)
-    status, record = gate(capsys, bag, '--candidate', SHAPE, '--parent', SHAPE, '--robot', robot)
+def test_too_few_episodes_say_how_many_more(gate):
+    status, record = gate(answered(episodes(4)))
     assert (status, record['verdict']) == (4, 'too_few')
     assert record['text'] == '4 episodes were replayed, 30 are needed: record 26 more'
 
 
-def test_without_limits_of_the_robot_nothing_is_admitted(tmp_path, capsys):
-    bag = write(tmp_path / 'bag', as_messages(answered(episodes(30))), every=5)
-    status, record = gate(capsys, bag, '--candidate', SHAPE, '--parent', SHAPE)
+def test_without_limits_of_the_robot_nothing_is_admitted(gate):
+    status, record = gate(answered(episodes(30)), limits=False)
     assert (status, record['verdict']) == (3, 'refused')
     assert state_of(record, 'cage') == 'unmeasured'
     assert '--robot FILE' in record['text']
 
 
-def test_recorded_replies_stand_for_a_parent_without_files(tmp_path, robot, capsys):
+def test_recorded_replies_stand_for_a_parent_without_files(gate):
     pairs = answered(episodes(30), path=OTHER_SHAPE)
-    bag = write(tmp_path / 'bag', as_messages(pairs), every=5)
-    _, record = gate(capsys, bag, '--candidate', SHAPE, '--robot', robot)
+    _, record = gate(pairs, parent='')
     assert record['parent'] == decode(pairs[0][1]).policy
     assert state_of(record, 'latency') == 'unmeasured'
     assert record['requests'] == 120
 
 
-def test_outcomes_count_for_the_policy_that_drove(tmp_path, robot, capsys):
+def test_outcomes_count_for_the_policy_that_drove(gate):
     """The first ten episodes are the parent's, and succeed; the candidate fails in the others."""
     old, new = answered(episodes(40)[:40], path=OTHER_SHAPE), answered(episodes(40)[40:])
     messages = as_messages([*old, *new])
     messages += [outcome_message(f'episode_{n}', 1 if n < 10 else 2, n) for n in range(40)]
     # a second outcome of an episode changes nothing
     messages.append(outcome_message('episode_20', 1, 99))
-    bag = write(tmp_path / 'bag', messages, every=5)
-    words = ('--candidate', SHAPE, '--parent', OTHER_SHAPE, '--robot', robot)
-    status, record = gate(capsys, bag, *words)
-    success = next(row for row in record['gates'] if row['name'] == 'success')
+    status, record = gate(messages, parent=OTHER_SHAPE)
+    success = row_of(record, 'success')
     assert 'candidate 0 % of 30, parent 100 % of 10' in success['text']
     assert (status, state_of(record, 'tasks')) == (3, 'failed')
     assert record['verdict'] == 'refused'
 
 
-def test_replies_of_a_shadow_drive_no_robot_and_ask_nothing_twice(tmp_path, robot, capsys):
+def test_replies_of_a_shadow_drive_no_robot_and_ask_nothing_twice(gate):
     """The parent drives and the candidate is its shadow; then the candidate drives alone."""
     asked = episodes(60)
     old, new = answered(asked[:120], path=OTHER_SHAPE), answered(asked)
@@ -140,55 +144,47 @@ def test_replies_of_a_shadow_drive_no_robot_and_ask_nothing_twice(tmp_path, robo
         messages.append(BagMessage('/rehearsal/shadow_observation', OBSERVATION, at, asked_for))
         messages.append(BagMessage('/policy_router/replies/shadow', CHUNK, at + 1, reply))
     messages += [outcome_message(f'episode_{n}', 1, n) for n in range(60)]
-    bag = write(tmp_path / 'bag', messages, every=5)
-    words = ('--candidate', SHAPE, '--parent', OTHER_SHAPE, '--robot', robot)
-    _, record = gate(capsys, bag, *words)
+    _, record = gate(messages, parent=OTHER_SHAPE)
     assert (record['requests'], record['episodes']) == (240, 60)
-    success = next(row for row in record['gates'] if row['name'] == 'success')
+    success = row_of(record, 'success')
     assert 'candidate 100 % of 30, parent 100 % of 30' in success['text']
 
 
-def test_an_episode_that_two_policies_drove_is_no_evidence(tmp_path, robot, capsys):
+def test_an_episode_that_two_policies_drove_is_no_evidence(gate):
     asked = episodes(30)
     old, new = answered(asked[:2], path=OTHER_SHAPE), answered(asked[2:])
     messages = as_messages([*old, *new])
     messages += [outcome_message(f'episode_{n}', 1, n) for n in range(30)]
-    bag = write(tmp_path / 'bag', messages, every=5)
-    words = ('--candidate', SHAPE, '--parent', OTHER_SHAPE, '--robot', robot)
-    _, record = gate(capsys, bag, *words)
+    _, record = gate(messages, parent=OTHER_SHAPE)
     # the first one moved; the parent has no other
     assert state_of(record, 'success') == 'unmeasured'
 
 
 @pytest.mark.parametrize(('has_ids', 'count'), [(True, 15), (False, 30)])
-def test_recordings_with_the_same_names_are_all_counted(tmp_path, robot, capsys, has_ids, count):
+def test_recordings_with_the_same_names_are_all_counted(tmp_path, gate, has_ids, count):
     """An episode with an id is one in all of them; without ids each recording has its own."""
     requests = episodes(15) if has_ids else list(map(without_id, episodes(15)))
     bags = [
         write(tmp_path / name / 'bag', as_messages(answered(requests)), every=5)
         for name in ('monday', 'tuesday')
     ]
-    words = ('--candidate', SHAPE, '--parent', SHAPE, '--robot', robot)
-    _, record = gate(capsys, ','.join(map(str, bags)), *words)
+    _, record = gate(bags)
     assert (record['episodes'], record['requests']) == (count, 120)
 
 
-def test_an_episode_in_two_sessions_is_one(tmp_path, robot, capsys):
+def test_an_episode_in_two_sessions_is_one(gate):
     requests = [*episodes(30), *episodes(30, epoch=2)]
-    bag = write(tmp_path / 'bag', as_messages(answered(requests)), every=5)
-    words = ('--candidate', SHAPE, '--parent', SHAPE, '--robot', robot)
-    _, record = gate(capsys, bag, *words)
+    _, record = gate(answered(requests))
     assert (record['episodes'], record['requests']) == (30, 240)
 
 
-def test_a_request_that_fits_neither_policy_is_no_failure_of_one(tmp_path, robot, capsys):
+def test_a_request_that_fits_neither_policy_is_no_failure_of_one(gate):
     odd = request(999, client='other', start=True, joints=5)
-    bag = write(tmp_path / 'bag', as_messages(answered([*episodes(30), odd])), every=5)
-    status, record = gate(capsys, bag, '--candidate', SHAPE, '--parent', SHAPE, '--robot', robot)
+    status, record = gate(answered([*episodes(30), odd]))
     assert (status, record['requests']) == (0, 120)
 
 
-def test_the_jump_from_the_measured_position_counts(tmp_path, robot, capsys):
+def test_the_jump_from_the_measured_position_counts(robot, gate):
     """The parent's chunks begin 1 rad from where the robot is, and are smooth in themselves."""
     robot.write_text(robot.read_text().replace('max_step: 9', 'max_step: 0.05'))
     pairs = []
@@ -196,19 +192,15 @@ def test_the_jump_from_the_measured_position_counts(tmp_path, robot, capsys):
         chunk = decode(reply)
         moved = replace(chunk, robot=chunk.robot + 1, model=chunk.model + 1, policy='other@1')
         pairs.append((asked, encode(moved)))
-    bag = write(tmp_path / 'bag', as_messages(pairs), every=5)
-    _, record = gate(capsys, bag, '--candidate', SHAPE, '--robot', robot)
-    cage = next(row for row in record['gates'] if row['name'] == 'cage')
+    _, record = gate(pairs, parent='')
+    cage = row_of(record, 'cage')
     assert 'would change 100 % of the parent' in cage['text']
 
 
 @pytest.mark.parametrize('is_policy', [False, True])
-def test_a_slow_request_counts_only_if_it_is_slow_again(
-    tmp_path, robot, capsys, monkeypatch, is_policy
-):
+def test_a_slow_request_counts_only_if_it_is_slow_again(gate, monkeypatch, is_policy):
     """A machine that does something else for a moment does not make a policy slow."""
-    bag = write(tmp_path / 'bag', as_messages(answered(episodes(30))), every=5)
-    reply_to = InProcessServer.reply_to
+    pairs, reply_to = answered(episodes(30)), InProcessServer.reply_to
     seen: dict[InProcessServer, set[bytes]] = {}
     slow: set[bytes] = set()
 
@@ -225,20 +217,16 @@ def test_a_slow_request_counts_only_if_it_is_slow_again(
         return replace(chunk, inference_ms=400.0 if is_slow else 1.0)
 
     monkeypatch.setattr(InProcessServer, 'reply_to', timed_reply)
-    words = ('--candidate', SHAPE, '--parent', SHAPE, '--robot', robot)
-    _, record = gate(capsys, bag, *words, '--latency-ratio', 1.5)
+    _, record = gate(pairs, '--latency-ratio', 1.5)
     assert state_of(record, 'latency') == ('failed' if is_policy else 'passed')
-    (found,) = (row for row in record['gates'] if row['name'] == 'latency')
-    assert found['value'] == (80.0 if is_policy else 0.2)
+    assert row_of(record, 'latency')['value'] == (80.0 if is_policy else 0.2)
 
 
-def test_a_person_overrides_performance_with_a_reason(tmp_path, robot, capsys):
-    bag = write(tmp_path / 'bag', as_messages(answered(episodes(30))), every=5)
-    words = ('--candidate', SHAPE, '--parent', SHAPE, '--robot', robot, '--similarity', 1.0)
-    strict = (*words, '--latency-ratio', 0.0)
-    status, record = gate(capsys, bag, *strict)
+def test_a_person_overrides_performance_with_a_reason(gate):
+    pairs, strict = answered(episodes(30)), ('--similarity', 1.0, '--latency-ratio', 0.0)
+    status, record = gate(pairs, *strict)
     assert (status, record['verdict']) == (3, 'held')
-    status, record = gate(capsys, bag, *strict, '--override', 'latency', '--reason', 'a slow day')
+    status, record = gate(pairs, *strict, '--override', 'latency', '--reason', 'a slow day')
     assert (status, record['verdict']) == (0, 'overridden')
     ((name, reason, by),) = record['overrides']
     assert (name, reason) == ('latency', 'a slow day')
@@ -266,7 +254,7 @@ def test_what_is_not_possible_says_what_is(tmp_path, capsys, words, status, said
     assert found == status
 
 
-def test_a_recording_of_the_candidate_alone_needs_the_parent(tmp_path, robot, capsys):
+def test_a_recording_of_the_candidate_alone_needs_the_parent(tmp_path, capsys):
     bag = write(tmp_path / 'bag', as_messages(answered(episodes(2))), every=5)
     found = main(['gate', str(bag), '--kind', 'null', '--candidate', SHAPE])
     assert found != 0

@@ -7,8 +7,9 @@ from itertools import product
 
 import pytest
 
-from lerobot_serve.learner.rounds.due import (
+from lerobot_serve.learner.rounds.states import (
     due_event,
+    Event,
     Facts,
     FIRST_RETRY_S,
     has_to_stage,
@@ -16,7 +17,6 @@ from lerobot_serve.learner.rounds.due import (
     retry_delay_s,
     Unfinished,
 )
-from lerobot_serve.learner.rounds.states import Event
 
 FLAGS = (False, True)
 EVERY = [

@@ -14,11 +14,10 @@ from support.learner.learner_rig import episode, LearnerRig, PARENT
 
 from lerobot_serve.learner.memory.database import MemoryNotWritten
 from lerobot_serve.learner.rounds import learner
-from lerobot_serve.learner.rounds.due import FIRST_RETRY_S, MOST_DEATHS
 from lerobot_serve.learner.rounds.learner import OVERTIME_S, SHOW_PERIOD_S
 from lerobot_serve.learner.rounds.requests import Command
+from lerobot_serve.learner.rounds.states import FIRST_RETRY_S, MOST_DEATHS
 from lerobot_serve.learner.steps.lines import (
-    Advance,
     ConvertDone,
     ConvertJob,
     Failed,
@@ -30,6 +29,7 @@ from lerobot_serve.learner.steps.lines import (
     TrainDone,
     TrainJob,
 )
+from lerobot_serve.learner.trainers.base import Progress
 from lerobot_serve.learner.versions import CanaryNews, Verdict
 
 
@@ -543,7 +543,7 @@ def test_a_trainer_that_does_not_end_is_ended(rig):
 
 def test_progress_is_shown_each_second(rig):
     at(rig, 'TRAINING')
-    rig.report(Advance(0.25, 1.5, 30.0))
+    rig.report(Progress(0.25, 1.5, 30.0))
     rig.now_s += 1.0
     rig.turn(1)
     shown = rig.learner.shown

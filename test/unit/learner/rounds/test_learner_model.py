@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, RuleBasedStateMachine
 from support.learner.learner_rig import LearnerRig, PARENT
 
-from lerobot_serve.learner.rounds.due import LONGEST_RETRY_S
 from lerobot_serve.learner.rounds.requests import Command
+from lerobot_serve.learner.rounds.states import LONGEST_RETRY_S
 from lerobot_serve.learner.steps.lines import (
     ConvertJob,
     Failed,

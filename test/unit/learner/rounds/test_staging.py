@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from support.learner.learner_rig import LearnerRig
 
-from lerobot_serve.learner.rounds.due import FIRST_RETRY_S
 from lerobot_serve.learner.rounds.requests import Command
+from lerobot_serve.learner.rounds.states import FIRST_RETRY_S
 from lerobot_serve.learner.steps.lines import ConvertJob, Failed, RefusedBag, ScanJob, StageJob
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainer files: what they say, and how a mistake is named."""
+"""
+Trainer files: what they say, and how a mistake is named. Values of other types, missing and
+unknown fields are in test/golden/refusals.
+"""
 
 from __future__ import annotations
 
@@ -95,19 +98,13 @@ def test_placeholders_are_filled_once():
         ('environmant: {}', "unknown field 'environmant'; did you mean environment?"),
         ('builtin:', 'must have the key builtin'),
         ('steps: 0', 'steps must be a whole number from 1 to'),
-        ('steps: 1.5', 'steps must be a whole number from 1 to'),
-        ('steps: true', 'steps must be a whole number from 1 to'),
         ('end_s: .inf', 'end_s must be a number from 0.1 to 3600, got inf'),
         ('end_s: .nan', 'end_s must be a number from 0.1 to 3600, got nan'),
-        ('environment: {A: 1}', 'environment: A must be a text in quotes, got 1'),
         ("environment: {A-B: ''}", "the name 'A-B' must be that of a variable"),
         ("environment: {A: '{parrent}'}", 'unknown placeholder {parrent} in'),
         ("step_pattern: 'step (\\d+'", 'step_pattern must be a regular expression'),
         ('step_pattern: 3', 'step_pattern must be a regular expression'),
-        (
-            "loss_pattern: 'loss:'",
-            'with a group around the number, such',
-        ),
+        ("loss_pattern: 'loss:'", 'with a group around the number, such'),
         ('steps: 1\nsteps: 2', "duplicate 'steps'"),
         ('- x', 'not YAML'),
     ],
@@ -119,10 +116,6 @@ def test_a_wrong_line_is_named(tmp_path, line, expected):
 @pytest.mark.parametrize(
     ('text', 'expected'),
     [
-        ("command: lerobot-train\nresult: '{output}'", 'command must be a list of words'),
-        ("command: []\nresult: '{output}'", 'command must be a list of words'),
-        ("command: [train, 3]\nresult: '{output}'", 'command[1] must be a text of'),
-        ('command: [train]', 'result is missing; it must be where the command leaves'),
         ("command: [train]\nresult: '{parent}'", 'below {output} or {work}'),
         ("command: [train]\nresult: '{output}/../{parent}'", 'below {output} or {work}'),
         ("command: [train]\nresult: '/tmp/x'", 'below {output} or {work}'),
@@ -131,17 +124,12 @@ def test_a_wrong_line_is_named(tmp_path, line, expected):
             "unknown placeholder {datset} in '--root={datset}'; did you mean {dataset}?",
         ),
         ("command: [train, '--n={steps}']\nresult: '{output}'", 'needs the key steps'),
-        (
-            "command: [train, '--n={zzzzzz}']\nresult: '{output}'",
-            '{zzzzzz} in',
-        ),
+        ("command: [train, '--n={zzzzzz}']\nresult: '{output}'", '{zzzzzz} in'),
         ('builtin: {stepps: 3}', "builtin: unknown field 'stepps'; did you mean steps?"),
         ('builtin: {steps: 3}\nresult: x', "unknown field 'result'; allowed are builtin"),
-        ('builtin: {learning_rate: x}', 'learning_rate must be a number'),
         ('builtin: {intervention_weight: 0.5}', 'from 1 to 1000, got 0.5'),
         ('builtin: {batch_size: 1}', 'batch_size must be a whole number from 2'),
         ('builtin: {steps: 100000, batch_size: 60000}', 'steps x batch_size must be at most'),
-        ('builtin: 3', 'builtin must be a group of'),
         ('', 'must have the key builtin (options'),
         ('[]', 'must have the key builtin (options'),
         ('a: {b', 'not YAML'),

@@ -139,4 +139,4 @@ def test_a_failed_reply_is_no_motion():
     found = PolicyMotion()
     found.add(Chunk(HEADER, 'r', 'e', status=Status.NOT_FINITE, status_text='NaN'), cage())
     assert (found.failed, found.first_failure) == (1, 'NaN')
-    assert np.isnan(found.latency_ms_p99)
+    assert np.isnan(found.latencies.p99_ms)

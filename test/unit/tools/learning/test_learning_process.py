@@ -20,7 +20,6 @@ from support.paths import module_environment
 from support.versions.version_rig import policy_folder
 
 from lerobot_serve.learner.steps.lines import (
-    Advance,
     BagToConvert,
     ConvertDone,
     ConvertJob,
@@ -39,6 +38,7 @@ from lerobot_serve.learner.steps.lines import (
     TrainJob,
 )
 from lerobot_serve.learner.steps.process import StepProcess
+from lerobot_serve.learner.trainers.base import Progress
 
 # a step gives way to all other work of the machine
 LIMIT_S = 240.0
@@ -230,7 +230,7 @@ def test_a_step_ends_with_a_killed_learner_and_so_does_what_it_started(tmp_path)
     [
         FoundEpisode(episode(1, Path('/tmp'))),
         ConvertDone(('f' * 64,), (1,), 2, 'd' * 64, (('robot', 'e1'),)),
-        Advance(0.5),
+        Progress(0.5),
     ],
 )
 def test_reports_survive_their_lines(report):

@@ -6,6 +6,7 @@ and of a version that was fetched.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 import shutil
@@ -46,19 +47,21 @@ def published(store: Store, folder: Path, name: str = '') -> Manifest:
     return publish(store, folder, named, Details(CREATED)).manifest
 
 
-def served(folder: Path, **given: object) -> str:
-    """Return the fingerprint that a policy server shows for a folder."""
+def loaded(folder: Path, **given: object):
+    """Load a folder as a policy server does."""
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     from lerobot_serve.server.inference.policy_loading import load_worker
     from lerobot_serve.server.observability.server_statistics import ServerStatistics
     from lerobot_serve.server.parameters import ServerParameters
 
     parameters = ServerParameters(policy_path=str(folder), **given)
-    worker = load_worker(parameters, '', ServerStatistics())
-    try:
+    return load_worker(parameters, '', ServerStatistics())
+
+
+def served(folder: Path, **given: object) -> str:
+    """Return the fingerprint that a policy server shows for a folder."""
+    with contextlib.closing(loaded(folder, **given)) as worker:
         return worker.description.fingerprint
-    finally:
-        worker.close()
 
 
 def test_each_kind_that_a_folder_can_have_is_identified():
@@ -68,21 +71,15 @@ def test_each_kind_that_a_folder_can_have_is_identified():
 def test_a_version_of_another_packages_kind_is_checked_and_kept_while_it_is_served(
     store, monkeypatch
 ):
-    pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
-    from lerobot_serve.server.inference.policy_loading import load_worker
-    from lerobot_serve.server.observability.server_statistics import ServerStatistics
-    from lerobot_serve.server.parameters import ServerParameters
-
     version_id = published(store, REACH).id
     monkeypatch.setattr(registry, 'load', lambda kind, options: FakePolicy())
-    parameters = ServerParameters(policy_path=str(store.path(version_id)), policy_kind='plain')
-    worker = load_worker(parameters, '', ServerStatistics())
+    worker = loaded(store.path(version_id), policy_kind='plain')
     with pytest.raises(VersionInUse):
         store.delete(version_id)
     worker.close()
     damage(store, version_id)
     with pytest.raises(PolicyError, match='is damaged'):
-        load_worker(parameters, '', ServerStatistics())
+        loaded(store.path(version_id), policy_kind='plain')
 
 
 @pytest.mark.parametrize('name', ['', 'better'])
@@ -190,7 +187,6 @@ def test_a_tokenizer_that_is_not_here_leaves_the_fingerprint_open(store, tdmpc):
 
 
 def test_a_damaged_version_is_not_loaded_and_can_be_deleted(store):
-    pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     manifest = published(store, REACH)
     damage(store, manifest.id)
     with pytest.raises(PolicyError, match=r'is damaged: .*versions delete'):
@@ -200,7 +196,6 @@ def test_a_damaged_version_is_not_loaded_and_can_be_deleted(store):
 
 @pytest.mark.parametrize('what', ['missing', 'short', 'added', 'manifest', 'link'])
 def test_each_damage_is_found_before_the_load(store, tmp_path, what):
-    pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     manifest = published(store, REACH)
     folder = store.path(manifest.id)
     file = folder / 'model.safetensors'
@@ -221,14 +216,8 @@ def test_each_damage_is_found_before_the_load(store, tmp_path, what):
 
 
 def test_a_worker_holds_its_version_until_it_closes(store):
-    pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
-    from lerobot_serve.server.inference.policy_loading import load_worker
-    from lerobot_serve.server.observability.server_statistics import ServerStatistics
-    from lerobot_serve.server.parameters import ServerParameters
-
     manifest = published(store, REACH)
-    parameters = ServerParameters(policy_path=str(store.path(manifest.id)))
-    worker = load_worker(parameters, '', ServerStatistics())
+    worker = loaded(store.path(manifest.id))
     with pytest.raises(VersionInUse):
         store.delete(manifest.id)
     assert check_whole(store) == [manifest.id]
@@ -237,9 +226,5 @@ def test_a_worker_holds_its_version_until_it_closes(store):
     # a load that fails holds nothing
     again = published(store, REACH)
     with pytest.raises(PolicyError):
-        load_worker(
-            ServerParameters(policy_path=str(store.path(again.id)), device='none'),
-            '',
-            ServerStatistics(),
-        )
+        loaded(store.path(again.id), device='none')
     store.delete(again.id)

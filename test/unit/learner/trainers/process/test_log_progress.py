@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from lerobot_serve.learner.trainers.process.output_log import LogProgress
@@ -23,10 +21,10 @@ def defaults(steps: int) -> LogProgress:
 
 def test_lines_of_lerobot_train():
     seen = defaults(400)
-    assert math.isnan(seen.progress().loss) and math.isnan(seen.progress().remaining_s)
+    assert seen.progress().loss is None and seen.progress().remaining_s is None
     assert seen.see(BAR.format(step=0), 100.0) is False
     assert seen.see(BAR.format(step=100), 110.0)
-    assert seen.progress().done_share == 0.25 and math.isnan(seen.progress().loss)
+    assert seen.progress().done_share == 0.25 and seen.progress().loss is None
     assert seen.progress().remaining_s == pytest.approx(30.0)
     assert seen.see(LINE.format(step=200, loss='0.123'), 120.0)
     assert (seen.progress().done_share, seen.progress().loss) == (0.5, 0.123)
