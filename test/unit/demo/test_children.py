@@ -14,7 +14,7 @@ from lerobot_serve.demo.child_processes import child_processes, FleetLog, node_o
 from lerobot_serve.demo.dashboard import Dashboard
 from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.tools.fleet.output.prefixed_output import PrefixedOutput
-from lerobot_serve.tools.fleet.ros_arguments import ros_arguments
+from lerobot_serve.tools.fleet.process import ros_arguments
 
 LIMIT_S = 20.0
 

@@ -96,12 +96,12 @@ def main(options: argparse.Namespace) -> int:
 def start_fleet(options: argparse.Namespace) -> int:
     """Run a fleet with a loop until a signal. Raises UserError."""
     from lerobot_serve.tools.cli.verbs import up
-    from lerobot_serve.tools.fleet.sections.loop import SECTION
+    from lerobot_serve.tools.fleet.process import Stage
 
     plan, _, _ = up.planned(options.fleet)
-    if not any(process.name == SECTION for process in plan):
+    if not any(process.stage is Stage.LOOP for process in plan):
         raise UserError(
-            f'{options.fleet} has no section `{SECTION}:`; add one, or start it with '
+            f'{options.fleet} has no section `loop:`; add one, or start it with '
             f'`lerobot-serve up {options.fleet}`'
         )
     return up.run(plan)

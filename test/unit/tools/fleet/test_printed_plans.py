@@ -19,7 +19,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.tools.fleet.output.launch_file import launch_text
 from lerobot_serve.tools.fleet.output.systemd_units import quoted, unit_files
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess, Stage
-from lerobot_serve.tools.fleet.ros_arguments import as_yaml
+from lerobot_serve.tools.fleet.process import as_yaml
 
 FLEETS = REPOSITORY / 'config' / 'fleets'
 AWKWARD = {'task': 'say "50 %" of $HOME\\', 'tags': ('a=b', "c=it's"), 'rtc': True}
