@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from lerobot_serve.demo.dashboard import TOKEN
+from lerobot_serve.demo.child_processes import TOKEN
 from lerobot_serve.demo.results.scoreboard import DemoEvent, named, Scoreboard
 from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.tools.operate.fleet_state import ShadowView
