@@ -8,7 +8,6 @@ The fleet starts before this process imports ROS, so that the robots move sooner
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
 import json
 import os
 from pathlib import Path
@@ -21,9 +20,8 @@ from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.child_processes import child_processes, ChildProcesses, Dashboard
 from lerobot_serve.demo.process_specs import robot_names, STATE
 from lerobot_serve.demo.tour import fleet_files, learning_fleet
-from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, LEARNING, SERVING, tour_of
+from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, DemoOptions, LEARNING, SERVING
 from lerobot_serve.demo.tour.commands import join_text, TypedCommand, VerbCommand
-from lerobot_serve.demo.tour.link import DemoLink
 from lerobot_serve.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,26 +47,6 @@ LEFTOVERS = (
     fleet_files.POLICIES,
     *learning_fleet.FOLDERS,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What to run: acts in order, number of robots, seed, plan of the canary, link."""
-
-    folder: Path
-    acts: tuple[str, ...]
-    robots: int
-    seed: int
-    plan: str
-    domain: int
-    link: DemoLink = field(default_factory=DemoLink)
-    has_dashboard: bool = True
-    # after the last act, until Ctrl-C
-    keeps_running: bool = False
-
-    @property
-    def tour(self) -> str:
-        return tour_of(self.acts)
 
 
 def run_demo(options: DemoOptions) -> bool:
