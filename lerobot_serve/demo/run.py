@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lerobot_serve.demo.results.summary import DemoRun
     from lerobot_serve.demo.tour.act_context import ActContext
 
+__all__ = ['DemoOptions', 'run_demo']
+
 FLEET_FILES = {SERVING: fleet_files.FLEET_FILE, LEARNING: learning_fleet.LEARNING_FILE}
 FLEET_REMARKS = {
     SERVING: 'servers of v1, a router and the robots',

@@ -64,8 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Return 0 if every act proves its claim. Raises UserError, ParameterError."""
-    from lerobot_serve.demo.run import run_demo
-    from lerobot_serve.demo.tour.act_order import DemoOptions
+    from lerobot_serve.demo.run import DemoOptions, run_demo
     from lerobot_serve.ros.process.private_domain import reserve_domain
     from lerobot_serve.tools.cli.output_folder import make_folder
 
