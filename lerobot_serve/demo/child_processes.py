@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The commands of the demo that run until its end: each `up`, and the dashboard.
+The commands of the demo that run until its end, each `up` and the dashboard, and verbs that run
+for an act.
 
 Main thread: a child is bound to the thread that starts it. Each has a session of its own, so that
 Ctrl-C reaches the demo alone, which then ends them in order.
@@ -8,17 +9,19 @@ Ctrl-C reaches the demo alone, which then ends them in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 from dataclasses import dataclass, field
 import os
 from pathlib import Path
 import re
 import signal
-from typing import IO
+from typing import Any, IO
 
-from lerobot_serve.child_process import DEVNULL, Process, start, STDOUT, TimeoutExpired
+from lerobot_serve.child_process import DEVNULL, PIPE, Process, start, STDOUT, TimeoutExpired
+from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.entry_points import defer_signals
+from lerobot_serve.errors import UserError
 from lerobot_serve.tools.fleet.output.prefixed_output import LineBuffer, OWN_NAME
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
@@ -53,7 +56,7 @@ class ChildProcesses:
     """See the module."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self._folder, self._environment = folder, dict(environment)
+        self._folder, self.environment = folder, dict(environment)
         self.children: dict[str, Child] = {}
 
     def start(self, name: str, command: Sequence[str]) -> Child:
@@ -67,7 +70,7 @@ class ChildProcesses:
                 stdin=DEVNULL,
                 stdout=file,
                 stderr=STDOUT,
-                env=self._environment,
+                env=self.environment,
                 start_new_session=True,
             )
             self.children[name] = Child(name, process, log, file)
@@ -170,3 +173,100 @@ def node_of(words: Sequence[str]) -> str:
     spaces = [word.partition(':=')[2].strip('/') for word in words if word.startswith('__ns:=')]
     program = next((Path(word).name for word in words if '/lib/lerobot_serve/' in word), '')
     return '/'.join([*spaces[:1], program])
+
+
+ADDRESS = re.compile(r'https?://\S+')
+# what lets a person act; a picture of the screen is shown to others
+TOKEN = re.compile(r'#token=\S+')
+NAME = 'dashboard'
+# a second start takes any free port
+FREE_PORT = ('--port', '0')
+
+
+class Dashboard:
+    """
+    Starts the command with the fleet, so that the page is there before the first robot moves, and
+    finds its address in what it prints. The demo goes on without it: a port that is taken leads to
+    a free one, any other failure to a line. `typed` is the command as a person
+    types it, without an output: that has the token.
+    """
+
+    def __init__(
+        self, children: ChildProcesses, command: Sequence[str], typed: TypedCommand
+    ) -> None:
+        self._children, self._command, self.typed = children, list(command), typed
+        self._starts = 0
+        self.address = self.problem = ''
+
+    def start(self) -> None:
+        """Start the dashboard, again with a free port."""
+        words = [*self._command, *(FREE_PORT if self._starts else ())]
+        self._starts += 1
+        self._children.start(NAME, words)
+
+    def poll(self) -> str:
+        """Return a line about the dashboard when there is a new one, else nothing."""
+        child = self._children.children.get(NAME)
+        if child is None or self.problem:
+            return ''
+        for line in child.new_lines():
+            found = ADDRESS.search(line)
+            if found and not self.address:
+                self.address = found[0]
+                return f'dashboard: {self.address}'
+        if child.process.poll() is None:
+            return ''
+        if self._starts == 1 and not self.address:
+            self.start()
+            return ''
+        self.address = ''
+        self.problem = f'the dashboard has ended: {child.lines.last_line or "no output"}'
+        return self.problem
+
+
+# of a verb after Ctrl-C; none of them has to finish something
+VERB_END_S, VERB_LIMIT_S = 3.0, 120.0
+Wait = Callable[[Callable[[], bool], float, str], Any]
+
+
+def run_process(
+    words: Sequence[str], environment: Mapping[str, str], typed: TypedCommand, wait: Wait
+) -> None:
+    """
+    Run a command until it ends, also when `wait` raises. Raises UserError when it fails. It has a
+    session of its own, so that Ctrl-C reaches the demo alone.
+    """
+    with start(
+        end_with_parent(words),
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=STDOUT,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            wait(reader(process, typed), VERB_LIMIT_S, typed.text)
+        finally:
+            end_process(process, VERB_END_S)
+    if typed.status:
+        last = typed.lines[-1] if typed.lines else 'no output'
+        raise UserError(f'`{typed.text}` ended with status {typed.status}: {last}')
+
+
+def reader(process: Process[bytes], typed: TypedCommand) -> Callable[[], bool]:
+    """Return a function that reads what was printed, and returns whether the process has ended."""
+    assert process.stdout
+    output, lines = process.stdout, LineBuffer()
+    os.set_blocking(output.fileno(), False)
+
+    def has_ended() -> bool:
+        # the status first: what is printed before the end is read after it
+        status = process.poll()
+        while piece := output.read():
+            typed.lines.extend(lines.add(piece))
+        if status is not None:
+            typed.lines.extend(lines.rest())
+        typed.status = status
+        return status is not None
+
+    return has_ended

@@ -8,7 +8,6 @@ The fleet starts before this process imports ROS, so that the robots move sooner
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
 import json
 import os
 from pathlib import Path
@@ -18,13 +17,11 @@ import time
 from typing import TYPE_CHECKING
 
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.child_processes import child_processes, ChildProcesses
-from lerobot_serve.demo.dashboard import Dashboard
+from lerobot_serve.demo.child_processes import child_processes, ChildProcesses, Dashboard
 from lerobot_serve.demo.process_specs import robot_names, STATE
 from lerobot_serve.demo.tour import fleet_files, learning_fleet
-from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, LEARNING, SERVING, tour_of
+from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, DemoOptions, LEARNING, SERVING
 from lerobot_serve.demo.tour.commands import join_text, TypedCommand, VerbCommand
-from lerobot_serve.demo.tour.link import DemoLink
 from lerobot_serve.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,6 +29,8 @@ if TYPE_CHECKING:
     from lerobot_serve.demo.results.screen import Screen
     from lerobot_serve.demo.results.summary import DemoRun
     from lerobot_serve.demo.tour.act_context import ActContext
+
+__all__ = ['DemoOptions', 'run_demo']
 
 FLEET_FILES = {SERVING: fleet_files.FLEET_FILE, LEARNING: learning_fleet.LEARNING_FILE}
 FLEET_REMARKS = {
@@ -52,31 +51,12 @@ LEFTOVERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What to run: acts in order, number of robots, seed, plan of the canary, link."""
-
-    folder: Path
-    acts: tuple[str, ...]
-    robots: int
-    seed: int
-    plan: str
-    domain: int
-    link: DemoLink = field(default_factory=DemoLink)
-    has_dashboard: bool = True
-    # after the last act, until Ctrl-C
-    keeps_running: bool = False
-
-    @property
-    def tour(self) -> str:
-        return tour_of(self.acts)
-
-
 def run_demo(options: DemoOptions) -> bool:
     """Run the acts, write the results, print the summary; return whether all was shown."""
     prepare(options)
     begin_s = time.monotonic()
-    with child_processes(options.folder, environment(options)) as children:
+    environment = {**os.environ, 'ROS_DOMAIN_ID': str(options.domain)}
+    with child_processes(options.folder, environment) as children:
         # before the imports below, which take longer than the start of the robots
         fleet, dashboard = start_fleet(options, children)
         from lerobot_serve.demo.results.scoreboard import Scoreboard
@@ -105,27 +85,18 @@ def prepare(options: DemoOptions) -> None:
     fleet_files.write_fleet_files(options.folder, robots, options.seed, options.link)
 
 
-def environment(options: DemoOptions) -> dict[str, str]:
-    return {**os.environ, 'ROS_DOMAIN_ID': str(options.domain)}
-
-
 def start_fleet(options: DemoOptions, children: ChildProcesses) -> Started:
     """Start `up` of the fleet file, and the dashboard; return the command as it is printed."""
-    from lerobot_serve.tools.processes.node_processes import executable_path
-
-    program, now_s = str(executable_path('lerobot-serve')), steady_time.now_s()
-    file = FLEET_FILES[options.tour]
+    file, now_s = FLEET_FILES[options.tour], steady_time.now_s()
     command = VerbCommand(('up', str(options.folder / file)), options.domain)
     typed = TypedCommand(now_s, options.acts[0], command.text, FLEET_REMARKS[options.tour])
-    children.start(Path(file).stem, [program, *command.words])
+    children.start(Path(file).stem, command.command)
     if not options.has_dashboard:
         return typed, None
-    words = dashboard_words(options.folder)
-    shown = TypedCommand(
-        now_s, options.acts[0], VerbCommand(words, options.domain).text, DASHBOARD_REMARK
-    )
+    page = VerbCommand(dashboard_words(options.folder), options.domain)
+    shown = TypedCommand(now_s, options.acts[0], page.text, DASHBOARD_REMARK)
     # its output is a log, which this user alone may read
-    dashboard = Dashboard(children, [program, *words, '--print-token'], shown)
+    dashboard = Dashboard(children, [*page.command, '--print-token'], shown)
     dashboard.start()
     return typed, dashboard
 
@@ -146,7 +117,7 @@ def run_acts(
     """Run the acts; return the last frame of the screen as a picture."""
     from lerobot_serve.demo.node import DemoMonitor
     from lerobot_serve.demo.results.screen import Screen
-    from lerobot_serve.demo.tour.act_context import ActContext, DemoSettings
+    from lerobot_serve.demo.tour.act_context import ActContext
     from lerobot_serve.ros.process.node_runtime import NodeRuntime
     from lerobot_serve.tools.operate.fleet_client import FleetClient
 
@@ -163,13 +134,7 @@ def run_acts(
         runtime.spin_in_background()
         client = stack.enter_context(FleetClient(CLIENT_TIMEOUT_S, node=monitor))
         stack.enter_context(screen)
-        context = ActContext(
-            children,
-            client,
-            monitor,
-            screen,
-            DemoSettings(options.folder, options.domain, options.plan, options.link),
-        )
+        context = ActContext(children, client, monitor, screen, options)
         run.commands = screen.commands
         try:
             play(options, context, started, run)

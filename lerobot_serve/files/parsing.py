@@ -154,6 +154,18 @@ def _check_size(root: yaml.Node | None) -> None:
             open_nodes += [(each, depth + 1) for each in node.value]
 
 
+def _check_keys(node: yaml.MappingNode) -> None:
+    """Raise ComposerError for a key that is given twice."""
+    seen = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        if key.value in seen:
+            text = f'duplicate {shown(key.value)}'
+            raise yaml.composer.ComposerError(problem=text, problem_mark=key.start_mark)
+        seen.add(key.value)
+
+
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """
     YAML loader that rejects duplicate keys, of which one would be ignored, numbers that are not
@@ -176,6 +188,9 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
             if node.tag not in TAGS:
                 text = f'the tag {shown(node.tag)} is not allowed; write it without'
             raise yaml.composer.ComposerError(problem=text, problem_mark=node.start_mark)
+        if isinstance(node, yaml.MappingNode):
+            # before `<<` adds the keys of others
+            _check_keys(node)
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -188,18 +203,6 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
             text = f'{given} is ambiguous (YAML 1.1 reads {read_as}); write it as a plain decimal'
             raise yaml.constructor.ConstructorError(problem=text, problem_mark=node.start_mark)
         return super().construct_object(node, deep)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if key.value in seen:
-                text = f'duplicate {shown(key.value)}'
-                raise yaml.constructor.ConstructorError(problem=text, problem_mark=key.start_mark)
-            seen.add(key.value)
-        mapping: dict[object, Any] = super().construct_mapping(node, deep)
-        return mapping
 
 
 # YAML 1.1 reads 1e-3 as text, unlike YAML 1.2

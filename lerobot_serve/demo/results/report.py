@@ -96,7 +96,7 @@ def plots(board: Scoreboard, records: RunRecords) -> str:
                 success_rates(board),
                 high=100.0,
             ),
-            plot('Share of new episodes in slot b [%]', {'slot b': shares(records)}, high=100.0),
+            plot('Share of new episodes in slot b [%]', {'slot b': records.shares}, high=100.0),
             plot('Round trip [ms]', round_trips(records)),
             plot(
                 'v2 in shadow: distance from the executed actions [rad]',
@@ -127,11 +127,6 @@ def round_trips(records: RunRecords) -> dict[str, Points]:
     for policy, line in records.round_trips_ms.items():
         lines.setdefault(version_of(policy), []).extend(line)
     return {version: sorted(lines[version]) for version in sorted(lines)}
-
-
-def shares(records: RunRecords) -> Points:
-    """Return the share of slot b, nothing without a rollout."""
-    return records.shares
 
 
 def arm_animations(board: Scoreboard) -> str:

@@ -18,7 +18,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from lerobot_serve.contract.records import ShadowSummary
-from lerobot_serve.demo.dashboard import TOKEN
+from lerobot_serve.demo.child_processes import TOKEN
 from lerobot_serve.demo.results.scoreboard import DemoEvent, named, Scoreboard
 from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.tools.operate.robots import fleet_table

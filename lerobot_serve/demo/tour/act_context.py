@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import contextlib
-from dataclasses import dataclass, field
 import os
 from pathlib import Path
 import signal
@@ -13,33 +12,26 @@ import time
 
 from lerobot_serve.contract.records import ReplicaState, ShadowSummary, SlotState
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.child_processes import ChildProcesses, FleetLog, process_ids
-from lerobot_serve.demo.dashboard import Dashboard
+from lerobot_serve.demo.child_processes import (
+    ChildProcesses,
+    Dashboard,
+    FleetLog,
+    process_ids,
+    run_process,
+)
 from lerobot_serve.demo.node import DemoMonitor
 from lerobot_serve.demo.process_specs import ROUTER
 from lerobot_serve.demo.results.scoreboard import router_events, Scoreboard
 from lerobot_serve.demo.results.screen import Screen
+from lerobot_serve.demo.tour.act_order import DemoOptions
 from lerobot_serve.demo.tour.commands import Command, KillCommand, TypedCommand, VerbCommand
-from lerobot_serve.demo.tour.link import DemoLink
-from lerobot_serve.demo.tour.verb_process import run_process
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.outcome import ResultUnknown
 from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
-from lerobot_serve.tools.processes.node_processes import executable_path
 
 POLL_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class DemoSettings:
-    """Folder of the results, ROS domain, plan of the canary, link."""
-
-    folder: Path
-    domain: int
-    plan: str
-    link: DemoLink = field(default_factory=DemoLink)
 
 
 class ActContext:
@@ -51,12 +43,12 @@ class ActContext:
         client: FleetClient,
         monitor: DemoMonitor,
         screen: Screen,
-        settings: DemoSettings,
+        options: DemoOptions,
     ) -> None:
         self.children, self.client, self.node, self.screen = children, client, monitor, screen
         self.board: Scoreboard = monitor.board
-        self.folder, self.plan = settings.folder, settings.plan
-        self.link, self._domain = settings.link, settings.domain
+        self.folder, self.plan = options.folder, options.plan
+        self.link, self._domain = options.link, options.domain
         self.act = ''
         self._logs: dict[str, FleetLog] = {}
         self._typed: dict[str, TypedCommand] = {}
@@ -87,10 +79,10 @@ class ActContext:
 
     def up(self, file: str, remark: str) -> None:
         """Start `lerobot-serve up FILE`, which runs until the end of the demo."""
-        command = up_command(self.folder / file, self._domain)
+        command = VerbCommand(('up', str(self.folder / file)), self._domain)
         typed = self._print_command(command, remark)
         name = Path(file).stem
-        self.children.start(name, verb_words(command))
+        self.children.start(name, command.command)
         self._logs[name], self._typed[name] = FleetLog(), typed
 
     def adopt(self, file: str, typed: TypedCommand, dashboard: Dashboard | None = None) -> None:
@@ -106,11 +98,7 @@ class ActContext:
         """Run a verb while the screen updates. Raises UserError when it fails."""
         command = VerbCommand(words, self._domain)
         typed = self._print_command(command, remark)
-        run_process(verb_words(command), self.verb_environment, typed, self.wait)
-
-    @property
-    def verb_environment(self) -> dict[str, str]:
-        return {**os.environ, 'ROS_DOMAIN_ID': str(self._domain)}
+        run_process(command.command, self.children.environment, typed, self.wait)
 
     def _print_command(self, command: Command, remark: str = '') -> TypedCommand:
         typed = TypedCommand(steady_time.now_s(), self.act, command.text, remark)
@@ -223,13 +211,3 @@ class ActContext:
         ]
         health = self.router().state.health or 'no status received'
         return f'{"; ".join(robots)}; router: {health}; see {self.folder}/*.log'
-
-
-def up_command(file: Path, domain: int) -> VerbCommand:
-    """Return the command that starts a fleet file."""
-    return VerbCommand(('up', str(file)), domain)
-
-
-def verb_words(command: VerbCommand) -> Sequence[str]:
-    """Return the words that run a verb: the installed command with the words that are printed."""
-    return [str(executable_path('lerobot-serve')), *command.words]

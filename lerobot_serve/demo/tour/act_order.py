@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The acts of the demo: what each claims, and which it needs before it. Plain; any thread."""
+"""
+The acts of the demo: what each claims, which it needs before it, and the options of a run. Plain;
+any thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from lerobot_serve.demo.tour.link import DemoLink
 from lerobot_serve.parameters import ParameterError
 
 # tour -> act -> its claim, in order; the first act of a tour starts its fleet
@@ -55,3 +61,23 @@ def ordered_acts(names: Iterable[str]) -> list[str]:
     wanted = {next(iter(claims)), *given}
     wanted = wanted.union(*(ACT_REQUIREMENTS.get(name, ()) for name in wanted))
     return [name for name in claims if name in wanted]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What to run: acts in order, number of robots, seed, plan of the canary, link."""
+
+    folder: Path
+    acts: tuple[str, ...]
+    robots: int
+    seed: int
+    plan: str
+    domain: int
+    link: DemoLink = field(default_factory=DemoLink)
+    has_dashboard: bool = True
+    # after the last act, until Ctrl-C
+    keeps_running: bool = False
+
+    @property
+    def tour(self) -> str:
+        return tour_of(self.acts)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 import shlex
 
+from lerobot_serve.tools.processes.node_processes import executable_path
+
 PROGRAM, DOMAIN = 'lerobot-serve', 'ROS_DOMAIN_ID'
 
 
@@ -22,6 +24,11 @@ class VerbCommand:
     def text(self) -> str:
         """The line as a person types it in a second terminal."""
         return f'{DOMAIN}={self.domain} {shlex.join((PROGRAM, *self.words))}'
+
+    @property
+    def command(self) -> list[str]:
+        """The installed command with the words that are printed. Raises UserError."""
+        return [str(executable_path(PROGRAM)), *self.words]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from lerobot_serve.parameters import build_parameters, parameter_specs
 from lerobot_serve.tools.cli.node_flags import add_flags, given_values, NodeVerb
 from lerobot_serve.tools.cli.signature import AddArguments, Main
-from lerobot_serve.tools.fleet.ros_arguments import (
+from lerobot_serve.tools.fleet.process import (
     check_log_level,
     check_namespace,
     check_token,

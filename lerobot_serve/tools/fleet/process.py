@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a fleet, and the order of their starts. Plain data."""
+"""One process of a fleet, its command line, and the order of their starts. Plain data."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+import json
+import re
 from typing import Any
 
-from lerobot_serve.tools.fleet.ros_arguments import ros_arguments
+from lerobot_serve.errors import UserError
 
 
 class Stage(IntEnum):
@@ -56,3 +59,81 @@ class FleetProcess:
         return ros_arguments(
             self.executable, self.values, namespace=self.namespace, log_level=self.log_level
         )
+
+
+LOG_LEVELS = ('debug', 'info', 'warn', 'error', 'fatal')
+TOKEN = re.compile(r'[A-Za-z_][A-Za-z0-9_]*')
+
+
+def ros_arguments(
+    executable: str,
+    values: Mapping[str, Any],
+    *,
+    name: str = '',
+    namespace: str = '',
+    log_level: str = '',
+) -> list[str]:
+    """
+    Return the arguments of an executable; nothing for a node with its defaults. `name` is empty
+    for the name of the executable.
+    """
+    words = [word for key, value in values.items() for word in ('-p', f'{key}:={as_yaml(value)}')]
+    if name:
+        words += ['-r', f'__node:={name}']
+    if namespace:
+        words += ['-r', f'__ns:=/{namespace.strip("/")}']
+    if log_level:
+        # the logger of the node alone; those of the middleware print pages at debug
+        logger = '.'.join([*filter(None, namespace.split('/')), name or executable])
+        words += ['--log-level', f'{logger}:={log_level}']
+    return ['--ros-args', *words] if words else []
+
+
+def as_yaml(value: Any) -> str:
+    """Return a value of a parameter as rcl reads it; a text stays a text, also one like `30`."""
+    if isinstance(value, tuple | list):
+        return f'[{", ".join(as_yaml(item) for item in value)}]'
+    if isinstance(value, bool):
+        return str(value).lower()
+    return quoted(value) if isinstance(value, str) else repr(value)
+
+
+def quoted(text: str) -> str:
+    """
+    Return a text as YAML in one line: JSON, with escapes for what YAML takes for a line end, such
+    as U+2028, and for what does not print.
+    """
+    found = json.dumps(text, ensure_ascii=False)
+    return ''.join(each if each.isprintable() else _escape(each) for each in found)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f'\\u{code:04x}' if code < 1 << 16 else f'\\U{code:08x}'
+
+
+def check_namespace(what: str, namespace: str) -> str:
+    """Return the namespace without its outer slashes. Raises UserError."""
+    inner = namespace.strip('/')
+    if inner and not all(TOKEN.fullmatch(token) for token in inner.split('/')):
+        raise UserError(
+            f'{what} must be parts of letters, digits and _ with / between, such as cell_2 or '
+            f'lab/cell_2, got {namespace!r}'
+        )
+    return inner
+
+
+def check_token(what: str, name: str) -> str:
+    """Return a name that ROS accepts as one part of a name. Raises UserError."""
+    if not TOKEN.fullmatch(name):
+        raise UserError(
+            f'{what} must have letters, digits and _ only, and begin with a letter, got {name!r}'
+        )
+    return name
+
+
+def check_log_level(what: str, level: str) -> str:
+    """Return the level. Raises UserError."""
+    if level not in LOG_LEVELS:
+        raise UserError(f'{what} must be one of {", ".join(LOG_LEVELS)}, got {level!r}')
+    return level

@@ -43,130 +43,70 @@ class NodeEndpoint:
         return self.name if self.name.startswith('/') else f'{node.rpartition("/")[0]}/{self.name}'
 
 
-def _endpoints(node: str, kind: Endpoint, names: dict[str, str]) -> tuple[NodeEndpoint, ...]:
-    return tuple(NodeEndpoint(node, kind, name, type_name) for name, type_name in names.items())
+# a service event has the requests and replies of its service, for bags
+TABLE = """
+edge_controller  publisher   ~/state                        msg/EdgeState
+edge_controller  publisher   ~/executed_action              msg/ExecutedAction
+edge_controller  publisher   ~/robot_file                   std_msgs/msg/String
+edge_controller  publisher   /diagnostics                   diagnostic_msgs/msg/DiagnosticArray
+edge_controller  subscriber  ~/action_chunk                 msg/ActionChunk
+edge_controller  subscriber  episode_outcome                msg/EpisodeOutcome
+edge_controller  service     ~/pause                        std_srvs/srv/Trigger
+edge_controller  service     ~/resume                       std_srvs/srv/Trigger
+edge_controller  service     ~/reset                        std_srvs/srv/Trigger
+edge_controller  service     ~/reset_cage                   std_srvs/srv/Trigger
+edge_controller  service     ~/take_over                    std_srvs/srv/Trigger
+edge_controller  service     ~/hand_back                    std_srvs/srv/Trigger
+edge_controller  action      ~/run_episode                  action/RunEpisode
+policy_server    publisher   ~/status                       msg/ServerStatus
+policy_server    publisher   ~/open_session/_service_event  srv/OpenSession_Event
+policy_server    subscriber  ~/observation                  msg/Observation
+policy_server    subscriber  ~/shadow_observation           msg/Observation
+policy_server    service     ~/open_session                 srv/OpenSession
+policy_server    service     ~/close_session                srv/CloseSession
+policy_server    service     ~/reset_episode                srv/ResetEpisode
+policy_server    service     ~/get_status                   srv/GetStatus
+policy_server    service     ~/swap_policy                  srv/SwapPolicy
+policy_server    service     ~/capture                      std_srvs/srv/Trigger
+policy_server    service     ~/change_state                 lifecycle_msgs/srv/ChangeState
+policy_server    service     ~/get_state                    lifecycle_msgs/srv/GetState
+policy_server    action      ~/predict_chunk                action/PredictChunk
+policy_router    publisher   ~/status                       msg/ServerStatus
+policy_router    publisher   ~/state                        msg/RouterState
+policy_router    publisher   ~/routing                      msg/RoutingDecision
+policy_router    publisher   ~/canary                       msg/CanaryState
+policy_router    publisher   ~/shadow_summary               msg/ShadowSummary
+policy_router    publisher   ~/shadow_divergence            msg/ShadowDivergence
+policy_router    publisher   ~/open_session/_service_event  srv/OpenSession_Event
+policy_router    publisher   /diagnostics                   diagnostic_msgs/msg/DiagnosticArray
+policy_router    subscriber  ~/observation                  msg/Observation
+policy_router    subscriber  ~/outcome                      msg/EpisodeOutcome
+policy_router    service     ~/open_session                 srv/OpenSession
+policy_router    service     ~/close_session                srv/CloseSession
+policy_router    service     ~/reset_episode                srv/ResetEpisode
+policy_router    service     ~/get_status                   srv/GetStatus
+policy_router    service     ~/control_slot                 srv/ControlSlot
+policy_router    service     ~/report_outcome               srv/ReportOutcome
+policy_router    service     ~/change_state                 lifecycle_msgs/srv/ChangeState
+policy_router    service     ~/get_state                    lifecycle_msgs/srv/GetState
+policy_router    action      ~/predict_chunk                action/PredictChunk
+recorder         publisher   recorded_episodes              msg/RecordedEpisode
+learner          publisher   ~/state                        msg/LearnerState
+learner          publisher   policy_versions                msg/PolicyVersion
+learner          subscriber  recorded_episodes              msg/RecordedEpisode
+learner          subscriber  /policy_router/canary          msg/CanaryState
+learner          service     ~/start_round                  std_srvs/srv/Trigger
+learner          service     ~/pause                        std_srvs/srv/Trigger
+learner          service     ~/resume                       std_srvs/srv/Trigger
+sim_robot        publisher   episode_outcome                msg/EpisodeOutcome
+"""
 
 
-def _own_types(folder: str, names: dict[str, str]) -> dict[str, str]:
-    return {name: f'{INTERFACE_PACKAGE}/{folder}/{kind}' for name, kind in names.items()}
+def _endpoint(line: str) -> NodeEndpoint:
+    node, kind, name, type_name = line.split()
+    is_own = type_name.count('/') == 1
+    full = f'{INTERFACE_PACKAGE}/{type_name}' if is_own else type_name
+    return NodeEndpoint(node, Endpoint[kind.upper()], name, full)
 
 
-SESSIONS = {
-    '~/open_session': 'OpenSession',
-    '~/close_session': 'CloseSession',
-    '~/reset_episode': 'ResetEpisode',
-    '~/get_status': 'GetStatus',
-}
-# requests and replies of the service, for bags
-SERVICE_EVENTS = {'~/open_session/_service_event': f'{INTERFACE_PACKAGE}/srv/OpenSession_Event'}
-DIAGNOSTICS = {'/diagnostics': 'diagnostic_msgs/msg/DiagnosticArray'}
-TRIGGER = 'std_srvs/srv/Trigger'
-LIFECYCLE = {
-    '~/change_state': 'lifecycle_msgs/srv/ChangeState',
-    '~/get_state': 'lifecycle_msgs/srv/GetState',
-}
-NODE_ENDPOINTS = (
-    *_endpoints(
-        'edge_controller',
-        Endpoint.PUBLISHER,
-        _own_types('msg', {'~/state': 'EdgeState', '~/executed_action': 'ExecutedAction'})
-        | {'~/robot_file': 'std_msgs/msg/String'}
-        | DIAGNOSTICS,
-    ),
-    *_endpoints(
-        'edge_controller',
-        Endpoint.SUBSCRIBER,
-        _own_types('msg', {'~/action_chunk': 'ActionChunk', 'episode_outcome': 'EpisodeOutcome'}),
-    ),
-    *_endpoints(
-        'edge_controller',
-        Endpoint.SERVICE,
-        {
-            f'~/{name}': TRIGGER
-            for name in ('pause', 'resume', 'reset', 'reset_cage', 'take_over', 'hand_back')
-        },
-    ),
-    *_endpoints(
-        'edge_controller', Endpoint.ACTION, _own_types('action', {'~/run_episode': 'RunEpisode'})
-    ),
-    *_endpoints(
-        'policy_server',
-        Endpoint.PUBLISHER,
-        _own_types('msg', {'~/status': 'ServerStatus'}) | SERVICE_EVENTS,
-    ),
-    *_endpoints(
-        'policy_server',
-        Endpoint.SUBSCRIBER,
-        _own_types('msg', {'~/observation': 'Observation', '~/shadow_observation': 'Observation'}),
-    ),
-    *_endpoints(
-        'policy_server',
-        Endpoint.SERVICE,
-        _own_types('srv', SESSIONS | {'~/swap_policy': 'SwapPolicy'})
-        | {'~/capture': TRIGGER}
-        | LIFECYCLE,
-    ),
-    *_endpoints(
-        'policy_server', Endpoint.ACTION, _own_types('action', {'~/predict_chunk': 'PredictChunk'})
-    ),
-    *_endpoints(
-        'policy_router',
-        Endpoint.PUBLISHER,
-        _own_types(
-            'msg',
-            {
-                '~/status': 'ServerStatus',
-                '~/state': 'RouterState',
-                '~/routing': 'RoutingDecision',
-                '~/canary': 'CanaryState',
-                '~/shadow_summary': 'ShadowSummary',
-                '~/shadow_divergence': 'ShadowDivergence',
-            },
-        )
-        | SERVICE_EVENTS
-        | DIAGNOSTICS,
-    ),
-    *_endpoints(
-        'policy_router',
-        Endpoint.SUBSCRIBER,
-        _own_types('msg', {'~/observation': 'Observation', '~/outcome': 'EpisodeOutcome'}),
-    ),
-    *_endpoints(
-        'policy_router',
-        Endpoint.SERVICE,
-        _own_types(
-            'srv',
-            {**SESSIONS, '~/control_slot': 'ControlSlot', '~/report_outcome': 'ReportOutcome'},
-        )
-        | LIFECYCLE,
-    ),
-    *_endpoints(
-        'policy_router', Endpoint.ACTION, _own_types('action', {'~/predict_chunk': 'PredictChunk'})
-    ),
-    *_endpoints(
-        'recorder',
-        Endpoint.PUBLISHER,
-        _own_types('msg', {'recorded_episodes': 'RecordedEpisode'}),
-    ),
-    *_endpoints(
-        'learner',
-        Endpoint.PUBLISHER,
-        _own_types('msg', {'~/state': 'LearnerState', 'policy_versions': 'PolicyVersion'}),
-    ),
-    *_endpoints(
-        'learner',
-        Endpoint.SUBSCRIBER,
-        _own_types(
-            'msg',
-            {'recorded_episodes': 'RecordedEpisode', '/policy_router/canary': 'CanaryState'},
-        ),
-    ),
-    *_endpoints(
-        'learner',
-        Endpoint.SERVICE,
-        {f'~/{name}': TRIGGER for name in ('start_round', 'pause', 'resume')},
-    ),
-    *_endpoints(
-        'sim_robot', Endpoint.PUBLISHER, _own_types('msg', {'episode_outcome': 'EpisodeOutcome'})
-    ),
-)
+NODE_ENDPOINTS = tuple(map(_endpoint, TABLE.strip().splitlines()))

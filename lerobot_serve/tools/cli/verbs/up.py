@@ -64,8 +64,7 @@ def up(
 
 def planned(fleet: str) -> tuple[tuple[FleetProcess, ...], Path, str]:
     """Return the processes of a fleet file, its path and its text. Raises UserError."""
-    from lerobot_serve.tools.fleet.own_state import with_own_state
-    from lerobot_serve.tools.fleet.plan import fleet_plan
+    from lerobot_serve.tools.fleet.plan import fleet_plan, with_own_state
     from lerobot_serve.tools.fleet.shipped import FLEETS, shipped_or_path
 
     path = shipped_or_path('fleet file', fleet, Path.cwd(), FLEETS)

@@ -244,8 +244,7 @@ def test_a_key_that_is_unknown_starts_nothing(up, tmp_path):
     started = up('fleet.yaml')
     assert started.process.wait(END_S) == 1
     assert started.lines == [
-        'lerobot-serve up: fleet.yaml:3: servers.prod.polcy: is not known here; did you mean '
-        'policy?'
+        "lerobot-serve up: fleet.yaml:3: servers.prod: unknown field 'polcy'; did you mean policy?"
     ]
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from support.nodes.zenoh_links import free_endpoint
+from support.tools.findings import listed
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.doctor.finding import Finding, FindingLevel
+from lerobot_serve.tools.doctor.finding import FindingLevel
 from lerobot_serve.tools.doctor.link import check_link, LinkFacts, probe_link
 from lerobot_serve.tools.keys.identity import KeyRole
 from lerobot_serve.tools.keys.site import make_site, opened_site
@@ -43,10 +44,6 @@ def survey(
     )
 
 
-def found_by_name(facts: LinkFacts) -> dict[str, Finding]:
-    return {finding.name: finding for finding in check_link(facts)}
-
-
 def made_keys(folder: Path, days: int) -> Path:
     """Return the folder of a robot's keys that are valid for this long."""
     make_site(folder, 'lab', 3650)
@@ -54,40 +51,39 @@ def made_keys(folder: Path, days: int) -> Path:
         return folder / site.add(KeyRole.ROBOT, 'robot_1', days, hosts=(), direct=False).folder
 
 
-def test_without_endpoints_and_keys_nothing_is_checked():
-    (finding,) = check_link(LinkFacts(NOW))
-    assert finding.verdict is FindingLevel.SKIPPED and '--connect' in finding.found
+CONFLICT = conflict_text(ServerKeys('lab', 'policy_server'), {'desk.41.ab', 'rack.42.cd'})
+HALL = frozenset({Participant('hall', 's')})
+LINKS = {
+    'neither endpoints nor keys': LinkFacts(NOW),
+    'a server with a client': LinkFacts(NOW, (HERE,), survey=survey()),
+    'one endpoint of two is not reached': LinkFacts(
+        NOW, (THERE, HERE), survey=survey(problems={THERE: GONE})
+    ),
+    'two servers of one name': LinkFacts(NOW, (HERE,), survey=survey(conflicts=(CONFLICT,))),
+    'two servers of one name, and an endpoint that is not reached': LinkFacts(
+        NOW, (HERE, THERE), survey=survey(problems={THERE: GONE}, conflicts=(CONFLICT,))
+    ),
+    'no endpoint is reached': LinkFacts(
+        NOW, (THERE,), survey=survey(reached=(), problems={THERE: GONE})
+    ),
+    'no server': LinkFacts(NOW, (HERE,), survey=survey(alive=frozenset())),
+    'servers of another site': LinkFacts(NOW, (HERE,), survey=survey(alive=HALL)),
+    'a server that does not respond': LinkFacts(
+        NOW, (HERE,), survey=survey(answers=ServerAnswers(error='no reply within 1 s'))
+    ),
+    **{
+        f'keys valid for {days} days': LinkFacts(
+            NOW, keys=Credentials('robot.robot_1~2', NOW + timedelta(days=days))
+        )
+        for days in (365, 30, 29)
+    },
+}
 
 
-def test_a_server_that_responds_is_named_with_its_clients():
-    found = found_by_name(LinkFacts(NOW, (HERE,), survey=survey()))
-    assert {finding.verdict for finding in found.values()} == {FindingLevel.OK}
-    assert found[HERE].found == 'reached, and opens a Zenoh session'
-    assert found['policy_server'].found == (
-        'act@1; get_status p50 2.0 ms, p99 3.0 ms; clients: robot robot_7'
-    )
-
-
-def test_one_endpoint_of_two_that_is_not_reached_is_named_with_its_remedy():
-    facts = LinkFacts(NOW, (THERE, HERE), survey=survey(problems={THERE: GONE}))
-    found = found_by_name(facts)
-    assert found[THERE].verdict is FindingLevel.FAILURE
-    assert found[THERE].found == f'nothing listens on {THERE}'
-    assert found[THERE].remedy == 'start the server or router there, or correct --connect'
-    assert found[HERE].verdict is found['policy_server'].verdict is FindingLevel.OK
-
-
-@pytest.mark.parametrize('problems', [{}, {THERE: GONE}])
-def test_two_servers_of_one_name_are_a_failure_that_names_both(problems):
-    processes = {'desk.41.ab', 'rack.42.cd'}
-    conflict = conflict_text(ServerKeys('lab', 'policy_server'), processes)
-    facts = LinkFacts(NOW, (HERE, THERE), survey=survey(problems=problems, conflicts=(conflict,)))
-    found = found_by_name(facts)
-    assert found['servers'].verdict is FindingLevel.FAILURE
-    assert 'desk.41, rack.42' in found['servers'].found
-    assert 'stop all but one' in found['servers'].remedy
-    failed = {name for name, each in found.items() if each.verdict is FindingLevel.FAILURE}
-    assert failed == {'servers', *problems}
+@pytest.mark.golden
+def test_what_is_said_of_a_link(golden):
+    found = [f'{name}\n{listed(check_link(facts))}' for name, facts in LINKS.items()]
+    golden.holds('doctor/link.txt', '\n'.join(found))
 
 
 def test_two_servers_of_one_name_are_found_on_a_link():
@@ -103,46 +99,6 @@ def test_two_servers_of_one_name_are_found_on_a_link():
     # the endpoints, the server that does not respond, and the conflict
     assert verdicts == [True, False, False, False]
     assert 'desk.41, rack.42' in found[-1].found
-
-
-def test_where_no_endpoint_is_reached_servers_are_not_judged():
-    found = found_by_name(
-        LinkFacts(NOW, (THERE,), survey=survey(reached=(), problems={THERE: GONE}))
-    )
-    assert found['servers'].verdict is FindingLevel.SKIPPED
-
-
-@pytest.mark.parametrize(
-    ('alive', 'text', 'remedy'),
-    [
-        (frozenset(), 'no server or router is there', 'zenoh_listen'),
-        (frozenset({Participant('hall', 's')}), 'no server of the site lab', '--site'),
-    ],
-)
-def test_an_endpoint_without_our_servers_fails(alive, text, remedy):
-    finding = found_by_name(LinkFacts(NOW, (HERE,), survey=survey(alive=alive)))['servers']
-    assert finding.verdict is FindingLevel.FAILURE
-    assert text in finding.found and remedy in finding.remedy
-
-
-def test_a_server_that_does_not_respond_fails_with_the_reason():
-    answers = ServerAnswers(error='no reply within 1 s')
-    found = found_by_name(LinkFacts(NOW, (HERE,), survey=survey(answers=answers)))
-    assert found['policy_server'].verdict is FindingLevel.FAILURE
-    assert 'no reply within 1 s' in found['policy_server'].found
-    assert '--client' in found['policy_server'].remedy
-
-
-@pytest.mark.parametrize(
-    ('days', 'verdict'),
-    [(365, FindingLevel.OK), (30, FindingLevel.OK), (29, FindingLevel.WARNING)],
-)
-def test_keys_that_expire_within_a_month_are_a_warning(days, verdict):
-    keys = Credentials('robot.robot_1~2', NOW + timedelta(days=days))
-    finding = found_by_name(LinkFacts(NOW, keys=keys))['keys']
-    assert finding.verdict is verdict and f'({days} days)' in finding.found
-    if verdict is FindingLevel.WARNING:
-        assert finding.remedy.startswith('lerobot-serve keys rotate robot.robot_1, ')
 
 
 def test_real_keys_say_whose_they_are_and_until_when(tmp_path):

@@ -16,6 +16,7 @@ from support.edge.robot_rig import (
     ROBOTS,
     SIM_ARM,
 )
+from support.tools.findings import listed
 import yaml
 
 from lerobot_serve.contract.services.action_range import ActionRange
@@ -130,93 +131,45 @@ def test_who_pushes_with_all_force_is_told_and_no_trouble():
     assert len(check_limits(parse(BASE, 'f'))) == 1
 
 
-def test_a_policy_and_its_robot_agree():
-    assert verdicts(check_agreement(ROBOT, SERVED, RULES)) == dict.fromkeys(
-        ('action names', 'state names', 'cameras', 'units', 'rate'), FindingLevel.OK
+def ranged(factor: float) -> ActionRange:
+    """Return the range of a policy whose unit is this much smaller than that of the limits."""
+    return ActionRange(
+        *(tuple(factor * each for each in end) for end in zip(*LIMITS, strict=True))
     )
 
 
-@pytest.mark.parametrize(
-    ('factor', 'verdict', 'text'),
-    [
-        (57.3, FindingLevel.FAILURE, 'this looks like deg'),
-        (2.0, FindingLevel.WARNING, 'beyond the limits'),
-        (1.0, FindingLevel.OK, 'fits the limits'),
-    ],
-)
-def test_the_range_of_a_policy_is_compared_with_the_limits(factor, verdict, text):
-    told = ActionRange(
-        *(tuple(factor * end for end in ends) for ends in zip(*LIMITS, strict=True))
-    )
-    found = check_agreement(ROBOT, replace(SERVED, action_range=told), RULES)
-    (units,) = (finding for finding in found if finding.name == 'units')
-    assert units.verdict is verdict
-    assert text in units.found
+STRICT = replace(RULES, require_trained_fps=True)
+EXTRA = PolicyCamera('observation.images.top', 48, 64)
+# what the policy has in the place of what fits, and the parameters that came from the robot file
+AGREEMENTS = {
+    'they agree': {},
+    'limits in degrees': {'action_range': ranged(57.3)},
+    'beyond the limits': {'action_range': ranged(2.0)},
+    'within the limits': {'action_range': ranged(1.0)},
+    'no range': {'action_range': None},
+    'another order': {'action_names': ROBOT.action_names[::-1]},
+    'other names': {'state_names': ('a', 'b')},
+    'a camera more': {'cameras': (*SERVED.cameras, EXTRA)},
+    'a camera less': {'cameras': SERVED.cameras[:1]},
+    'another rate': {'trained_fps': 50.0},
+    'no rate': {'trained_fps': 0.0},
+}
+NOTHING_FITS = {'action_names': ('a',), 'state_names': ('b',), 'cameras': (), 'trained_fps': 1.0}
 
 
-def test_without_a_range_it_is_said_that_units_were_not_compared():
-    found = check_agreement(ROBOT, replace(SERVED, action_range=None), RULES)
-    (units,) = (finding for finding in found if finding.name == 'units')
-    assert units.verdict is FindingLevel.SKIPPED
-    assert 'has no range of its actions' in units.found
-
-
-@pytest.mark.parametrize(
-    ('changes', 'expected', 'text'),
-    [
-        (
-            {'action_names': ROBOT.action_names[::-1]},
-            {'action names': FindingLevel.FAILURE},
-            'the order differs',
-        ),
-        (
-            {'state_names': ('a', 'b')},
-            {'state names': FindingLevel.FAILURE},
-            'the names differ',
-        ),
-        (
-            {'cameras': (*SERVED.cameras, PolicyCamera('observation.images.top', 48, 64))},
-            {'cameras': FindingLevel.FAILURE},
-            "needs cameras ['observation.images.top']",
-        ),
-        (
-            {'cameras': SERVED.cameras[:1]},
-            {'cameras': FindingLevel.WARNING},
-            'not used by the policy',
-        ),
-        ({'trained_fps': 50.0}, {'rate': FindingLevel.WARNING}, '0.6x trained speed'),
-        ({'trained_fps': 0.0}, {'rate': FindingLevel.WARNING}, 'is unknown'),
-    ],
-)
-def test_what_a_server_would_refuse_or_warn_of_is_found(changes, expected, text):
-    findings = check_agreement(ROBOT, replace(SERVED, **changes), RULES)
-    assert wrong(findings) == expected
-    (found,) = (finding for finding in findings if finding.name in expected)
-    assert text in found.found
-    assert 'robot file' in found.remedy
-
-
-@pytest.mark.parametrize(
-    ('parameter', 'name'),
-    [('state_names', 'state names'), ('action_names', 'action names'), ('trained_fps', 'rate')],
-)
-def test_a_robot_file_is_not_compared_with_itself(parameter, name):
-    findings = check_agreement(ROBOT, SERVED, RULES, (parameter,))
-    assert wrong(findings) == {name: FindingLevel.SKIPPED}
-    (found,) = (finding for finding in findings if finding.name == name)
-    assert f'--parameter {EXAMPLES_OF[parameter]}' in found.found
-
-
-def test_everything_that_differs_is_told_at_once():
-    served = replace(SERVED, action_names=('a',), state_names=('b',), cameras=())
-    strict = replace(RULES, require_trained_fps=True)
-    findings = check_agreement(ROBOT, replace(served, trained_fps=1.0), strict)
-    assert wrong(findings) == {
-        'action names': FindingLevel.FAILURE,
-        'state names': FindingLevel.FAILURE,
-        'cameras': FindingLevel.WARNING,
-        'rate': FindingLevel.FAILURE,
+@pytest.mark.golden
+def test_what_a_server_would_refuse_or_warn_of_is_found(golden):
+    found = {
+        name: check_agreement(ROBOT, replace(SERVED, **changes), RULES)
+        for name, changes in AGREEMENTS.items()
     }
+    served = replace(SERVED, **NOTHING_FITS)
+    found['all differs, and the rate is required'] = check_agreement(ROBOT, served, STRICT)
+    for name in EXAMPLES_OF:
+        # a robot file is not compared with itself
+        found[f'{name} of the robot file'] = check_agreement(ROBOT, SERVED, RULES, (name,))
+    text = '\n'.join(f'{name}\n{listed(findings)}' for name, findings in found.items())
+    golden.holds('doctor/agreement.txt', text)
 
 
 def test_a_camera_under_another_name_may_be_renamed():

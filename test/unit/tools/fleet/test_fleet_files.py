@@ -282,6 +282,12 @@ loop:
   {store: s, gates: g, recordings: r, champion: c, folder: f, plan: "50,100",
    robot: arm.yaml, gate_recordings: 40, period_s: 1.5}
 ---
+# a key that overrides a merged one is not given twice
+robots:
+  left: {robot: so101, local: &one {policy: "NULL", metrics_port: 9300}}
+  right: {robot: so101, local: &two {<<: *one, metrics_port: 9400}}
+servers: {v1: {<<: *two, metrics_port: 9500}}
+---
 # aliases and merged keys stay allowed
 servers:
   v1: &base {policy: reach, slot: a, replicas: 2, metrics_port: 9300}

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lerobot_serve.tools.fleet.own_state import with_own_state
-from lerobot_serve.tools.fleet.plan import FleetProcess, Stage
+from lerobot_serve.tools.fleet.plan import FleetProcess, Stage, with_own_state
 
 HOME = Path('/home/kim/.ros')
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 import re
@@ -16,10 +17,11 @@ from support.paths import REPOSITORY
 import yaml
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.tools.cli.verbs import up
 from lerobot_serve.tools.fleet.output.launch_file import launch_text
 from lerobot_serve.tools.fleet.output.systemd_units import quoted, unit_files
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess, Stage
-from lerobot_serve.tools.fleet.ros_arguments import as_yaml
+from lerobot_serve.tools.fleet.process import as_yaml
 
 FLEETS = REPOSITORY / 'config' / 'fleets'
 AWKWARD = {'task': 'say "50 %" of $HOME\\', 'tags': ('a=b', "c=it's"), 'rtc': True}
@@ -242,3 +244,25 @@ def test_words_of_a_unit():
 )
 def test_a_value_as_rcl_reads_it(value, text):
     assert as_yaml(value) == text
+
+
+GOOD = 'servers:\n  one: {policy_path: null:joints=6}\n'
+
+
+def printed(file: Path, text: str) -> int:
+    file.write_text(text)
+    parser = argparse.ArgumentParser()
+    up.add_arguments(parser)
+    return up.main(parser.parse_args([str(file), '--print-file']))
+
+
+def test_a_fleet_file_is_printed_as_it_is(tmp_path, capsys):
+    assert printed(tmp_path / 'fleet.yaml', GOOD) == 0
+    assert capsys.readouterr().out == GOOD
+
+
+@pytest.mark.parametrize('wrong', ['serverz: {}\n', GOOD.replace('policy_path', 'polcy_path')])
+def test_an_unknown_key_is_refused_as_up_refuses_it(tmp_path, capsys, wrong):
+    with pytest.raises(UserError, match='did you mean'):
+        printed(tmp_path / 'fleet.yaml', wrong)
+    assert capsys.readouterr().out == ''
