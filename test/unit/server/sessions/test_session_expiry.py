@@ -28,10 +28,31 @@ def test_a_robot_that_was_never_heard_and_never_listened_is_gone_after_the_grace
     assert reasons(sessions, 6, listening=False) == []
 
 
-def test_a_listener_keeps_a_silent_robot():
+# when it was looked at, whether somebody listened to the chunks, and why the session ended then
+STORIES = {
+    'a listener keeps a silent robot': [(59, True, [])],
+    'the grace time counts since the listener went': [
+        (20, True, []),
+        (22, False, []),
+        (27, False, []),
+        (27.1, False, ['client_gone']),
+    ],
+    'a listener that comes back is in time': [
+        (4, False, []),
+        (5, True, []),
+        (9, False, []),
+        (14, False, []),
+        (15, False, ['client_gone']),
+    ],
+}
+
+
+@pytest.mark.parametrize('looks', STORIES.values(), ids=STORIES)
+def test_a_session_ends_once_nobody_listens_for_the_grace_time(looks):
     sessions = table()
     sessions.open(ask(), 0, MANY)
-    assert reasons(sessions, 59, listening=True) == []
+    for now_s, listening, ended in looks:
+        assert reasons(sessions, now_s, listening=listening) == ended
 
 
 def test_a_robot_that_is_heard_is_not_gone_though_nobody_seems_to_listen():
@@ -40,25 +61,6 @@ def test_a_robot_that_is_heard_is_not_gone_though_nobody_seems_to_listen():
     for now_s in range(1, 100, 4):
         sessions.record_activity('robot_1', now_s * S, 0)
         assert reasons(sessions, now_s + 3, listening=False) == []
-
-
-def test_the_grace_time_counts_since_the_listener_went():
-    sessions = table()
-    sessions.open(ask(), 0, MANY)
-    assert reasons(sessions, 20, listening=True) == []
-    assert reasons(sessions, 22, listening=False) == []
-    assert reasons(sessions, 27, listening=False) == []
-    assert reasons(sessions, 27.1, listening=False) == ['client_gone']
-
-
-def test_a_listener_that_comes_back_is_in_time():
-    sessions = table()
-    sessions.open(ask(), 0, MANY)
-    assert reasons(sessions, 4, listening=False) == []
-    assert reasons(sessions, 5, listening=True) == []
-    assert reasons(sessions, 9, listening=False) == []
-    assert reasons(sessions, 14, listening=False) == []
-    assert reasons(sessions, 15, listening=False) == ['client_gone']
 
 
 def test_who_only_listens_is_idle_in_the_end():
