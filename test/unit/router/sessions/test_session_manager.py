@@ -36,8 +36,20 @@ def make():
 
 
 @pytest.fixture
-def rig(make):
-    return make()
+def connected(make):
+    """Return makers of rigs with a robot that has its sessions."""
+
+    def a_rig(*arguments, **more) -> ControlRig:
+        made = make(*arguments, **more)
+        made.control.open(ask_of())
+        return made
+
+    return a_rig
+
+
+@pytest.fixture
+def rig(connected):
+    return connected()
 
 
 def places_of(rig: ControlRig, name: str = 'robot') -> dict[str, tuple[str, ...]]:
@@ -47,9 +59,8 @@ def places_of(rig: ControlRig, name: str = 'robot') -> dict[str, tuple[str, ...]
 # the same robot again
 
 
-def test_a_new_session_takes_the_place_of_the_old_one(make):
-    rig = make(THREE, standby=0)
-    rig.control.open(ask_of())
+def test_a_new_session_takes_the_place_of_the_old_one(connected):
+    rig = connected(THREE, standby=0)
     (old,) = places_of(rig)['prod']
     rig.replicas[old].health.mark_unhealthy('x', rig.now_ns)
     rig.request()
@@ -63,7 +74,6 @@ def test_a_new_session_takes_the_place_of_the_old_one(make):
 
 
 def test_what_is_known_of_a_robot_goes_on_in_its_next_session(rig):
-    rig.control.open(ask_of())
     episode = episode_in('a')
     rig.request(episode=episode, executed=ExecutionReport(actions=5, fallbacks=1))
     robot = rig.robots.current('robot')
@@ -79,7 +89,6 @@ def test_what_is_known_of_a_robot_goes_on_in_its_next_session(rig):
 
 
 def test_the_same_ask_twice_is_one_session_and_what_is_under_way_goes_on(rig):
-    rig.control.open(ask_of())
     raw = rig.request(episode=episode_in('a'))
     ((server, _),) = rig.outside.sent
     robot = rig.robots.current('robot')
@@ -92,7 +101,6 @@ def test_the_same_ask_twice_is_one_session_and_what_is_under_way_goes_on(rig):
 
 
 def test_an_answer_to_the_session_before_reaches_nobody(rig):
-    rig.control.open(ask_of())
     raw = rig.request(episode=episode_in('a'))
     ((server, _),) = rig.outside.sent
     rig.control.open(ask_of(epoch=2))
@@ -103,7 +111,6 @@ def test_an_answer_to_the_session_before_reaches_nobody(rig):
 
 
 def test_an_episode_that_ended_is_waited_for_by_nobody(rig):
-    rig.control.open(ask_of())
     rig.request(episode=episode_in('a'))
     reset = SimpleNamespace(client_id='robot', session_epoch=1, episode=1)
     assert rig.control.reset(reset) == []
@@ -118,7 +125,8 @@ def test_an_episode_that_ended_is_waited_for_by_nobody(rig):
     assert len(rig.table.in_flight) == 1
 
 
-def test_a_reset_of_nobody_and_one_that_does_not_arrive_are_said(rig):
+def test_a_reset_of_nobody_and_one_that_does_not_arrive_are_said(make):
+    rig = make()
     reset = SimpleNamespace(client_id='robot', session_epoch=1, episode=1)
     assert 'has no session of epoch 1' in rig.control.reset(reset)[0]
     rig.control.open(ask_of())
@@ -131,7 +139,6 @@ def test_a_reset_of_nobody_and_one_that_does_not_arrive_are_said(rig):
 
 
 def test_a_lost_session_is_opened_again(rig):
-    rig.control.open(ask_of())
     robot = rig.robots.current('robot')
     for client in rig.clients.values():
         client.restart()
@@ -142,7 +149,6 @@ def test_a_lost_session_is_opened_again(rig):
 
 
 def test_a_session_that_cannot_be_opened_again_is_given_up(rig):
-    rig.control.open(ask_of())
     rig.clients['/a1'].refuses = Refusal.DRAINING
     rig.control.reopen_session(rig.robots.current('robot'), '/a1')
     assert places_of(rig)['a'] == ('/a2',)
@@ -162,9 +168,8 @@ def test_one_that_does_not_answer_for_a_while_keeps_its_sessions(make):
     assert rig.drop('reopen_failed') == len(names)
 
 
-def test_where_another_one_is_well_it_takes_the_place_of_one_that_does_not_answer(make):
-    rig = make(THREE)
-    rig.control.open(ask_of())
+def test_where_another_one_is_well_it_takes_the_place_of_one_that_does_not_answer(connected):
+    rig = connected(THREE)
     first, second = places_of(rig)['prod']
     third = next(name for name in rig.replicas if name not in (first, second))
     rig.clients[second].hangs = True
@@ -177,7 +182,6 @@ def test_where_another_one_is_well_it_takes_the_place_of_one_that_does_not_answe
 
 
 def test_nothing_is_opened_for_who_is_gone_or_was_given_up(rig):
-    rig.control.open(ask_of())
     robot = rig.robots.current('robot')
     rig.clients['/a1'].refuses = Refusal.DRAINING
     rig.control.reopen_session(robot, '/a1')
@@ -191,9 +195,8 @@ def test_nothing_is_opened_for_who_is_gone_or_was_given_up(rig):
     assert rig.control.close('robot', 1) is None
 
 
-def test_the_place_of_one_that_went_is_taken_by_another(make):
-    rig = make(THREE)
-    rig.control.open(ask_of())
+def test_the_place_of_one_that_went_is_taken_by_another(connected):
+    rig = connected(THREE)
     first, second = places_of(rig)['prod']
     rig.set_available(first, False)
     rig.poll()
@@ -251,7 +254,6 @@ def test_a_place_that_is_filled_leaves_first_who_was_put_first_meanwhile(make):
 
 
 def test_sessions_that_are_not_used_are_kept_alive(rig):
-    rig.control.open(ask_of())
     rig.poll()
     for client in rig.clients.values():
         client.calls.clear()
@@ -266,7 +268,6 @@ def test_sessions_that_are_not_used_are_kept_alive(rig):
 
 
 def test_a_robot_that_asks_another_router_now_is_left_to_it(rig):
-    rig.control.open(ask_of())
     rig.poll()
     for client in rig.clients.values():
         client.refuses = Refusal.NAME_IN_USE
@@ -295,9 +296,8 @@ def test_nor_is_a_slot_filled_for_it(make):
     assert rig.drop('slot_refused') == 0
 
 
-def test_one_that_nobody_has_a_session_with_is_tried_by_a_call(make):
-    rig = make(THREE)
-    rig.control.open(ask_of())
+def test_one_that_nobody_has_a_session_with_is_tried_by_a_call(connected):
+    rig = connected(THREE)
     alone = next(r for r in rig.replicas.values() if not r.sessions)
     alone.health.mark_unhealthy('unresponsive: repeated late replies', rig.now_ns)
     rig.clients[alone.name].hangs = True
@@ -383,7 +383,6 @@ def test_robots_spread_over_the_replicas(make):
 
 
 def test_a_second_robot_of_that_name_is_refused_while_the_first_is_heard(rig):
-    rig.control.open(ask_of())
     rig.now_ns += 4 * SECOND
     rig.request()
     rig.now_ns += 4 * SECOND
@@ -399,7 +398,8 @@ def test_a_second_robot_of_that_name_is_refused_while_the_first_is_heard(rig):
 
 
 @pytest.mark.parametrize('server', ['/a1', '/a2', '/b1', '/b2'])
-def test_a_robot_that_does_not_fit_is_refused_and_nothing_stays_open(rig, server):
+def test_a_robot_that_does_not_fit_is_refused_and_nothing_stays_open(make, server):
+    rig = make()
     rig.clients[server].refuses = Refusal.ACTION_NAMES
     with pytest.raises(SessionRefused, match=f'slot {server[1]} \\({server}\\)') as refused:
         rig.control.open(ask_of())
@@ -473,7 +473,8 @@ def test_a_hanging_replica_delays_robots_by_its_timeout_once(make):
     assert hung.sessions
 
 
-def test_a_hanging_replica_delays_the_end_of_sessions_by_its_timeout_once(rig):
+def test_a_hanging_replica_delays_the_end_of_sessions_by_its_timeout_once(make):
+    rig = make()
     for number in range(10):
         rig.control.open(ask_of(f'robot-{number}'))
     rig.clients['/a1'].hangs = True
