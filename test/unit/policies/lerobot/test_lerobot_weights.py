@@ -260,14 +260,14 @@ MORE_CAMERAS = {
 LONG_STATE = {'observation.state': {'type': 'STATE', 'shape': [10**9]}}
 
 
-@pytest.mark.parametrize(
-    ('features', 'said'),
-    [
-        *[(camera_of(shape), 'supported are at') for shape in CAMERAS],
-        (MORE_CAMERAS, 'over all cameras and n_obs_steps'),
-        (LONG_STATE, 'has 1000000000 values'),
-    ],
-)
+UNBOUNDED = {
+    **{f'a camera of {shape}': (camera_of(shape), 'supported are at') for shape in CAMERAS},
+    'all cameras together': (MORE_CAMERAS, 'over all cameras and n_obs_steps'),
+    'a long state': (LONG_STATE, 'has 1000000000 values'),
+}
+
+
+@pytest.mark.parametrize(('features', 'said'), UNBOUNDED.values(), ids=UNBOUNDED)
 def test_inputs_without_bound_are_never_built(copied, unbuilt, features, said):
     change_json(copied / 'config.json', lambda held: held['input_features'].update(features))
     assert said in refused(copied)
