@@ -14,6 +14,7 @@ from support.processes.log_lines import ours
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.process import fastdds_profile
+from lerobot_serve.ros.process.fastdds_profile import profile_variable, shipped_profile
 
 PROFILES = {name: value for name, value in vars(qos).items() if isinstance(value, QoSProfile)} | {
     'OBSERVATION_OUT': qos.observation_writer(3.0)
@@ -156,3 +157,26 @@ def test_segments_are_read_from_the_memory_map(line, size):
     assert fastdds_profile.segment_bytes(line, held) == size
     # a segment of another participant, from which this one reads
     assert fastdds_profile.segment_bytes(line, {'/dev/shm/fastrtps_77_el'}) == 0
+
+
+# what Fast DDS logs goes to the standard error; the standard output of a verb is for programs
+
+
+CODE = "import rclpy; rclpy.init(); rclpy.create_node('logs').destroy_node(); print('made')"
+
+
+@pytest.mark.skipif(
+    os.environ.get('RMW_IMPLEMENTATION', 'rmw_fastrtps_cpp') != 'rmw_fastrtps_cpp',
+    reason='the log is of Fast DDS',
+)
+def test_an_error_of_the_middleware_stays_out_of_the_standard_output(tmp_path):
+    # a profile after the settings of the log that Fast DDS complains about
+    profile = tmp_path / 'profile.xml'
+    text = shipped_profile().read_text()
+    profile.write_text(text.replace('</profiles>', '<nonsense/></profiles>'))
+    environment = {**os.environ, profile_variable(): str(profile)}
+    result = subprocess.run(
+        [sys.executable, '-c', CODE], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert 'nonsense' in result.stderr
+    assert result.stdout == 'made\n'

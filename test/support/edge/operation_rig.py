@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.session.connection import ConnectionEvent
 from lerobot_serve.edge.takeover.person_input import PersonInput
 from lerobot_serve.edge.takeover.takeover import Takeover
@@ -34,6 +37,17 @@ class Robot:
             Takeover(device, decisions),
             decisions,
             run_on_start=run_on_start,
+        )
+
+    def view_with(self, beat: SimpleNamespace) -> EdgeView:
+        """Return what reports and metrics read; `beat` has the control steps."""
+        return EdgeView(
+            self.requests.requester,
+            self.tick.controller,
+            self.operation,
+            self.requests.actions,
+            self.requests.history,
+            beat,
         )
 
     def live(self, steps: int = 1) -> list[float | None]:

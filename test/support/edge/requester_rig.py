@@ -43,7 +43,7 @@ MS = 1_000_000
 S = 1000 * MS
 CHUNK = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 # so much buffer that it asks again as soon as it was answered
-# and one timeout ends a session: what several mean is in test_requester_timeouts
+# and one timeout ends a session: what several mean is in test_requester_failures
 SETTINGS = RequestSettings(
     step_s=0.001,
     request_threshold_s=60.0,

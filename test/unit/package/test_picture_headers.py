@@ -80,7 +80,7 @@ READERS = {
 
 @pytest.mark.parametrize('reader', READERS)
 def test_each_reader_asks_the_header_first(reader, monkeypatch):
-    """The edge and the server: test_camera_inputs.py, test_wire_images_refused.py."""
+    """The edge and the server: test_camera_inputs.py, test_wire_images.py."""
     for module in (simplejpeg, cv2):
         for name in ('decode_jpeg', 'imdecode'):
             monkeypatch.setattr(module, name, None, raising=False)

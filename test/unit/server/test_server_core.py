@@ -30,6 +30,14 @@ from lerobot_serve.server.inference.schedulers import LowestQueueFirst
 GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')
 
 
+@pytest.fixture
+def rig() -> Rig:
+    """A server with the session of one robot."""
+    made = Rig()
+    made.open()
+    return made
+
+
 def test_a_request_is_answered_for_its_session():
     rig = Rig()
     session = rig.open()
@@ -42,9 +50,7 @@ def test_a_request_is_answered_for_its_session():
     assert rig.drops == {}
 
 
-def test_a_request_that_takes_the_place_of_another_one_is_counted():
-    rig = Rig()
-    rig.open()
+def test_a_request_that_takes_the_place_of_another_one_is_counted(rig):
     for seq in (1, 2):
         rig.core.enqueue(request(seq=seq), 0)
     assert (rig.statistics.requests, rig.statistics.superseded) == (2, 1)
@@ -79,17 +85,13 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(('raw', 'reason'), UNUSABLE)
-def test_what_is_no_request_of_a_session_is_dropped_and_counted(raw, reason):
-    rig = Rig()
-    rig.open()
+def test_what_is_no_request_of_a_session_is_dropped_and_counted(rig, raw, reason):
     assert rig.core.enqueue(raw, 0) is None
     assert rig.drops == {reason: 1}
     assert (len(rig.request_queue), rig.statistics.requests) == (0, 0)
 
 
-def test_a_robot_whose_session_is_not_known_is_told_so_at_once():
-    rig = Rig()
-    rig.open()
+def test_a_robot_whose_session_is_not_known_is_told_so_at_once(rig):
     answers = rig.no_session_replies
     for now_ns in (0, 1, 10**9):
         rig.core.enqueue(request(2), now_ns)
@@ -122,9 +124,7 @@ def test_a_server_that_takes_nothing_says_so_at_once(refusal):
     assert refused.value.code == refusal.code
 
 
-def test_what_waits_when_the_server_goes_away_is_still_answered():
-    rig = Rig()
-    rig.open()
+def test_what_waits_when_the_server_goes_away_is_still_answered(rig):
     rig.core.enqueue(request(), 0)
     rig.core.stop_accepting(GOODBYE)
     assert not rig.core.drain(0.0)
@@ -133,9 +133,7 @@ def test_what_waits_when_the_server_goes_away_is_still_answered():
     assert rig.statistics.chunks == 1
 
 
-def test_at_the_very_end_who_still_waits_is_told_so():
-    rig = Rig()
-    rig.open()
+def test_at_the_very_end_who_still_waits_is_told_so(rig):
     rig.core.enqueue(request(), 0)
     # not while it serves
     assert rig.core.abort_waiting() == []
@@ -202,9 +200,7 @@ def test_word_that_comes_late_ends_nothing_of_the_episode_that_it_begins():
     assert rig.resets == [session.session_id]
 
 
-def test_an_answer_is_sent_only_while_its_session_is_open():
-    rig = Rig()
-    rig.open()
+def test_an_answer_is_sent_only_while_its_session_is_open(rig):
     rig.core.enqueue(request(), 0)
     (queued,) = rig.request_queue.take_batch()
     assert rig.core.is_open(queued)

@@ -6,23 +6,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from support.edge import operation_rig
 from support.edge.controller_rig import arm, STEP_NS, WAYS
-from support.edge.controller_rig import Bench as Tick
-from support.edge.requester_rig import Bench as Requests
 from support.edge.requester_rig import CHUNK, MS, SETTINGS
 from support.golden import listed
 from support.paths import REPOSITORY
 
-from lerobot_serve.edge.control.operator_control import OperatorControl
-from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.observability.metrics import collect, serve, why_not_ready
-from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
-from lerobot_serve.edge.takeover.takeover import Takeover
 
 DOCUMENT = REPOSITORY / 'docs' / 'edge_controller.md'
 # as the documentation writes a name
@@ -32,29 +27,13 @@ SOURCE = ChunkSource(1, 0, 0, 'episode', 0, 'b', 'act@0')
 NAN = float('nan')
 
 
-class Robot:
-    """All that metrics are read from; `moved` are the families that have changed."""
+class Robot(operation_rig.Robot):
+    """All that metrics are read from."""
 
-    def __init__(self, *, run_on_start: bool = True, **tick: object) -> None:
-        self.tick, self.requests = Tick(arm(0.5), **tick), Requests()
-        requester, controller = self.requests.requester, self.tick.controller
-        decisions = RobotDecisions()
-        self.operation = OperatorControl(
-            controller,
-            requester,
-            Takeover(None, decisions),
-            decisions,
-            run_on_start=run_on_start,
-        )
+    def __init__(self, *, run_on_start: bool = True) -> None:
+        super().__init__(run_on_start=run_on_start, robot=arm(0.5))
         self.beat = SimpleNamespace(cycles=0, missed=0)
-        self.view = EdgeView(
-            requester,
-            controller,
-            self.operation,
-            self.requests.actions,
-            self.requests.history,
-            self.beat,
-        )
+        self.view = self.view_with(self.beat)
         self.losses: dict[str, int] = {}
 
     def families(self) -> dict[str, dict[tuple, float]]:

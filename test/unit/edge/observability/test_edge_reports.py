@@ -9,55 +9,35 @@ from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticStatus
 import numpy as np
 import pytest
+from support.edge import operation_rig
 from support.edge.controller_rig import Bench as Tick
 from support.edge.controller_rig import GIVING_UP, STEP_NS, WAYS
-from support.edge.requester_rig import Bench as Requests
 from support.edge.requester_rig import CHUNK
 
 from lerobot_serve.cage.result import CageResult, Verdict
-from lerobot_serve.edge.control.operator_control import OperatorControl
 from lerobot_serve.edge.control.step import ExecutedStep
-from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.fallback.ladder import LadderDecision
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.observability.reports import (
     diagnostics,
     edge_state,
-    EdgeView,
     executed_action,
 )
 from lerobot_serve.edge.queue.action_queue import ChunkSource, QueuedAction
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
-from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 SOURCE = ChunkSource(3, 7, 2, 'episode', 100, 'b', 'act@0')
 PLAY = LadderDecision(RungKind.POLICY, np.array([1.0, 2.0]), 'policy')
 
 
-class Robot:
+class Robot(operation_rig.Robot):
     """All that there is to tell of."""
 
     def __init__(self, *, run_on_start: bool = True, **tick: object) -> None:
-        self.tick, self.requests = Tick(**tick), Requests()
-        requester, controller = self.requests.requester, self.tick.controller
-        decisions = RobotDecisions()
-        self.operation = OperatorControl(
-            controller,
-            requester,
-            Takeover(None, decisions),
-            decisions,
-            run_on_start=run_on_start,
-        )
-        self.view = EdgeView(
-            requester,
-            controller,
-            self.operation,
-            self.requests.actions,
-            self.requests.history,
-            SimpleNamespace(cycles=9, missed=1),
-        )
+        super().__init__(run_on_start=run_on_start, **tick)
+        self.view = self.view_with(SimpleNamespace(cycles=9, missed=1))
 
     @property
     def status(self):

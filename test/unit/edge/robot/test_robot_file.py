@@ -3,16 +3,26 @@
 
 from __future__ import annotations
 
+import copy
 from math import inf
+import os
+from pathlib import Path
 
+import numpy as np
 import pytest
-from support.edge.robot_rig import ARM, BASE, changed, PAN_PATH, ROBOTS, SIM_ARM
+from support.edge.robot_rig import ARM, BASE, changed, PAN_PATH, REMOVED, ROBOTS, SIM_ARM
 
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
-from lerobot_serve.edge.robot.description import CommandOutput
+from lerobot_serve.edge.robot import urdf
+from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription, StateSource
 from lerobot_serve.edge.robot.file import load, parse
-from lerobot_serve.edge.robot.file_format import RobotFileError
-from lerobot_serve.edge.robot.measurement import measuring_indices
+from lerobot_serve.edge.robot.file_format import (
+    ROBOT_BYTES_LIMIT,
+    RobotFileError,
+    URDF_BYTES_LIMIT,
+)
+from lerobot_serve.edge.robot.intervention import Deadman, InterventionInput, JOY, JoyAxis
+from lerobot_serve.edge.robot.measurement import measured_values, measuring_indices
 
 SO101_JOINTS = (
     'shoulder_pan',
@@ -213,3 +223,222 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
         load(tmp_path / 'nothing.yaml')
     with pytest.raises(RobotFileError, match='not a regular file'):
         load(tmp_path)
+
+
+# robot files and URDFs that are no files, or far too large, and what a mistake shows of them
+
+
+@pytest.mark.parametrize('key', ['urdf', 'robot'])
+def test_a_pipe_or_a_device_is_refused_at_once(tmp_path, key):
+    pipe = tmp_path / 'pipe'
+    os.mkfifo(pipe)
+    for path in (pipe, Path('/dev/zero')):
+        with pytest.raises(RobotFileError, match='not a regular file'):
+            load(path) if key == 'robot' else urdf.load(path)
+
+
+def test_a_file_without_an_end_that_is_sensible_is_not_read(tmp_path):
+    large = tmp_path / 'large.urdf'
+    with large.open('wb') as file:
+        file.truncate(URDF_BYTES_LIMIT + 1)
+    with pytest.raises(RobotFileError, match='larger than 16384 KiB'):
+        urdf.load(large)
+    os.truncate(large, ROBOT_BYTES_LIMIT + 1)
+    with pytest.raises(RobotFileError, match='larger than 64 KiB'):
+        load(large)
+
+
+@pytest.mark.parametrize('text', ['[', '{a: ', '- ', '? '])
+def test_a_file_that_is_nested_deeply_is_refused_where_it_begins_to_be(tmp_path, text):
+    file = tmp_path / 'robot.yaml'
+    file.write_text(text * 3000)
+    with pytest.raises(RobotFileError, match=r'line 1, column \d\d: nested more than 16 deep'):
+        load(file)
+
+
+def test_what_was_given_is_shown_short():
+    content = ARM | {'name': 'x' * 100_000}
+    with pytest.raises(RobotFileError) as error:
+        parse(content, 'robot.yaml')
+    assert len(str(error.value)) < 300
+    assert '(100002 characters)' in str(error.value)
+
+
+def test_a_step_is_at_most_the_range():
+    content = copy.deepcopy(ARM)
+    action = content['actions']['shoulder_pan.pos']
+    span = action['max'] - action['min']
+    action['max_step'] = span
+    assert parse(content, 'robot.yaml').actions[0].max_step == span
+    action['max_step'] = 1e6
+    with pytest.raises(
+        RobotFileError, match=r'max_step must be in .* from min to max, got 1000000'
+    ):
+        parse(content, 'robot.yaml')
+
+
+def test_an_interlock_may_be_immediate():
+    content = copy.deepcopy(ARM)
+    lock = {'state': 'shoulder_pan.pos', 'below': -1.0, 'then': {'shoulder_pan.pos': 0.0}}
+    content['actions']['shoulder_pan.pos']['max_acceleration'] = 9.0
+    for given, immediate in (({}, False), ({'immediate': True}, True)):
+        content['interlocks'] = {'low': lock | given}
+        assert parse(content, 'robot.yaml').interlocks[0].immediate is immediate
+    content['interlocks'] = {'low': lock | {'immediate': 'yes'}}
+    with pytest.raises(RobotFileError, match="immediate must be true or false, got 'yes'"):
+        parse(content, 'robot.yaml')
+    content['interlocks'] = {'low': lock | {'immediate': True}}
+    del content['actions']['shoulder_pan.pos']['max_acceleration']
+    with pytest.raises(RobotFileError, match='immediate changes nothing for shoulder_pan'):
+        parse(content, 'robot.yaml')
+
+
+# which value of the state tells where an action's joint is
+
+
+def joints(topic: str, fields: str, names: str, field: str = 'position') -> StateSource:
+    return StateSource(
+        topic, 'sensor_msgs/JointState', tuple(fields), field, tuple(names.split()), 1.0
+    )
+
+
+def action(name: str, joint: str, motion: Motion = Motion.POSITION) -> ActionLimit:
+    return ActionLimit(name, joint, motion, -1.0, 1.0, 0.1)
+
+
+ARRAY = StateSource('t', 'std_msgs/Float64MultiArray', ('x', 'y'), '', ('x', 'y'), 1.0)
+ODOMETRY = StateSource('t', 'nav_msgs/Odometry', ('pose.x', 'linear.x'), '', ('p', 'v'), 1.0)
+
+
+@pytest.mark.parametrize(
+    ('state', 'actions', 'expected'),
+    [
+        # in whatever order, by the joint
+        ([joints('t', 'ab', 'x y')], [action('1', 'b'), action('2', 'a')], (1, 0)),
+        # a name counts before a joint
+        ([joints('t', 'ab', 'y x')], [action('x', 'a')], (1,)),
+        # a velocity is no position
+        ([joints('t', 'a', 'a', 'velocity')], [action('a', 'a')], (None,)),
+        ([joints('t', 'a', 'a', 'effort')], [action('a', 'a')], (None,)),
+        ([joints('t', 'a', 'v', 'velocity'), joints('t', 'a', 'p')], [action('1', 'a')], (1,)),
+        # two arms whose joints have the same names
+        (
+            [joints('left', 'a', 'la'), joints('right', 'a', 'ra')],
+            [action('ra', 'r'), action('la', 'l')],
+            (1, 0),
+        ),
+        ([joints('left', 'a', 'la'), joints('right', 'a', 'ra')], [action('1', 'a')], (None,)),
+        ([ARRAY], [action('y', 'b'), action('z', 'x')], (1, 0)),
+        ([ODOMETRY], [action('1', 'linear.x', Motion.VELOCITY)], (1,)),
+        ([ODOMETRY], [action('1', 'linear.x'), action('2', 'pose.x')], (None, 0)),
+    ],
+)
+def test_an_action_is_measured_by_its_name_or_its_joint(state, actions, expected):
+    robot = RobotDescription('r', 30, tuple(state), (), tuple(actions), CommandOutput('', 't'))
+    assert measuring_indices(robot) == expected
+
+
+def test_what_nothing_measures_stands():
+    assert measured_values(np.array([1.0, 2.0]), (1, None, 0)).tolist() == [2.0, 0.0, 1.0]
+
+
+# the device of a person in a robot's file: what is taken, and each mistake in one line
+
+
+PLACE = 'f: intervention'
+PAN = 'shoulder_pan.pos'
+AXES = {PAN: {'axis': 0, 'scale': 0.5}}
+JOYSTICK = {'topic': 'joy', 'type': JOY, 'axes': AXES}
+
+
+def parsed(device: object, content: dict = ARM) -> RobotDescription:
+    return parse(changed('intervention', device, content), 'f')
+
+
+def test_a_robot_without_one_has_none():
+    assert parse(changed('intervention', REMOVED), 'f').intervention is None
+
+
+def test_the_least_that_a_device_needs_is_a_topic():
+    assert parsed({'topic': 'leader'}).intervention == InterventionInput(
+        'leader', 'sensor_msgs/JointState', 0.2
+    )
+
+
+def test_all_that_it_may_say():
+    device = {
+        'topic': '/leader/joints',
+        'type': 'trajectory_msgs/msg/JointTrajectory',
+        'timeout_s': 0.5,
+        'deadman': {'topic': 'joy', 'button': 4},
+    }
+    assert parsed(device).intervention == InterventionInput(
+        '/leader/joints', 'trajectory_msgs/JointTrajectory', 0.5, Deadman('joy', 4)
+    )
+
+
+def test_a_joystick_has_axes_and_its_own_deadman():
+    assert parsed(JOYSTICK | {'deadman': {'button': 1}}).intervention == InterventionInput(
+        'joy', JOY, 0.2, Deadman('joy', 1), (JoyAxis(PAN, 0, 0.5),)
+    )
+
+
+@pytest.mark.parametrize(
+    ('device', 'text'),
+    [
+        ('leader', 'must be a group of topic, type, timeout_s, deadman, axes'),
+        ({}, 'topic is missing'),
+        ({'topic': 'a b'}, 'topic must be the name of a topic'),
+        ({'topic': 'a', 'speed': 1}, "unknown field 'speed'"),
+        (
+            {'topic': 'a', 'type': 'sensor_msgs/Imu'},
+            'type must be one of trajectory_msgs/JointTrajectory',
+        ),
+        ({'topic': 'a', 'timeout_s': 0}, 'timeout_s must be a number from 0.01 to 2, got 0'),
+        ({'topic': 'a', 'timeout_s': 60}, 'timeout_s must be a number from 0.01 to 2, got 60'),
+        ({'topic': 'a', 'axes': AXES}, 'axes is of sensor_msgs/Joy, and this is'),
+        ({'topic': 'a', 'deadman': 4}, 'deadman must be a group of button, topic'),
+        ({'topic': 'a', 'deadman': {'button': 4}}, 'deadman: topic is missing'),
+        ({'topic': 'a', 'deadman': {'topic': 'joy'}}, 'deadman: button is missing'),
+        (
+            {'topic': 'a', 'deadman': {'topic': 'joy', 'button': -1}},
+            'deadman: button must be a whole number from 0 to 63, got -1',
+        ),
+        (
+            {'topic': 'a', 'deadman': {'topic': 'joy', 'button': 1.5}},
+            'deadman: button must be a whole number from 0 to 63, got 1.5',
+        ),
+        (
+            {'topic': 'a', 'deadman': {'topic': 'a', 'button': 1}},
+            'deadman: topic a has the type sensor_msgs/JointState; a deadman is a button',
+        ),
+        ({'topic': 'joint_trajectory'}, 'topic joint_trajectory is the command topic'),
+        ({'topic': 'joint_states'}, 'topic joint_states is also a state or camera topic'),
+        (
+            {'topic': 'a', 'deadman': {'topic': 'camera/front/image_raw', 'button': 0}},
+            'topic camera/front/image_raw is also a state or camera topic',
+        ),
+        ({'topic': 'a', 'type': 'geometry_msgs/Twist'}, 'geometry_msgs/Twist takes velocities'),
+        ({'topic': 'joy', 'type': JOY}, 'axes is missing'),
+        (JOYSTICK | {'axes': {}}, 'axes must be a mapping of actions to axes, got {}'),
+        (JOYSTICK | {'axes': {'tail': {'axis': 0, 'scale': 1}}}, "axes: no action 'tail'"),
+        (
+            JOYSTICK | {'axes': {PAN: {'axis': 0, 'scale': 0}}},
+            'but 0: the axis would move nothing',
+        ),
+        (JOYSTICK | {'axes': {PAN: {'axis': 0}}}, f'axes: {PAN}: scale is missing'),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_place(device, text):
+    with pytest.raises(RobotFileError) as refused:
+        parsed(device)
+    line = str(refused.value)
+    assert line.startswith(PLACE)
+    assert text in line
+    assert '\n' not in line
+
+
+def test_a_base_takes_velocities():
+    assert parsed({'topic': 'a', 'type': 'geometry_msgs/TwistStamped'}, BASE).intervention
+    with pytest.raises(RobotFileError, match='takes positions only'):
+        parsed({'topic': 'a', 'type': 'trajectory_msgs/JointTrajectory'}, BASE)

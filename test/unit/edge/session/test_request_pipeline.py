@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from support.edge.request_pipeline_rig import begin_session, fill, guided, hear, ROWS
-from support.edge.requester_rig import CHUNK, MS, played
+from support.edge.request_pipeline_rig import begin_session, fill, guided, hear, ROWS, RTC
+from support.edge.requester_rig import Bench, CHUNK, MS, played
 
 from lerobot_serve.contract.data_path.execution_report import decode, ExecutedRun, ExecutionReport
 from lerobot_serve.contract.errors import Unencodable
@@ -216,3 +218,264 @@ def test_what_is_missing_is_no_drop():
     assert bench.pipeline.send_request(bench.settings) is None
     assert bench.pipeline.status.waiting_for == 'front is 2 s old'
     assert bench.drops == {}
+
+
+# a chunk is held against what was agreed, and joins what is left as RTC and the operator say
+
+
+AGREED = replace(RTC, policy='act@0')
+
+
+def flagged(bench, request, flag: Flag, robot=2 * ROWS, **changes) -> ReplyResult:
+    header = request.header.for_reply(flag)
+    raw = reply_bytes(request, robot, header=header, model=10 * robot, **changes)
+    return bench.pipeline.on_reply(raw, bench.now_ns, bench.settings).result
+
+
+def test_a_chunk_that_is_longer_than_agreed_is_no_chunk():
+    bench = guided(AGREED)
+    rows = np.zeros((20_000, 3), np.float32)
+    assert hear(bench, bench.send_request(), rows, policy='act@0') is ReplyResult.NO_ACTIONS
+    assert bench.drops == {'too_long': 1}
+    assert played(bench) == []
+    assert hear(bench, bench.send_request(), ROWS, policy='act@0') is ReplyResult.MERGED
+
+
+@pytest.mark.parametrize('chunk_size', [0, 4])
+def test_where_the_size_is_not_exact_there_is_a_bound_too(chunk_size):
+    # a router's agreement holds the smallest of its policies
+    bench = guided(replace(RTC, chunk_size=chunk_size, policy='a@1|b@2' if chunk_size else ''))
+    rows = np.zeros((1001, 3), np.float32)
+    assert hear(bench, bench.send_request(), rows, policy='a@1') is ReplyResult.NO_ACTIONS
+    assert hear(bench, bench.send_request(), ROWS, policy='b@2') is ReplyResult.MERGED
+
+
+def test_a_foreign_policy_ends_the_session_so_that_it_is_agreed_again():
+    bench = guided(AGREED)
+    assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.SESSION_ENDED
+    assert bench.drops == {'foreign_policy': 1}
+    assert played(bench) == []
+
+
+def test_a_policy_that_the_server_declares_as_changed_is_taken():
+    bench = guided(AGREED)
+    assert (
+        flagged(bench, bench.send_request(), Flag.POLICY_CHANGED, policy='act@1')
+        is ReplyResult.MERGED
+    )
+
+
+def test_a_policy_that_was_declared_is_agreed_from_then_on():
+    bench = guided(AGREED)
+    flagged(bench, bench.send_request(), Flag.POLICY_CHANGED, policy='act@1')
+    assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.MERGED
+    # and what was agreed before is no mistake either: it may come back
+    assert hear(bench, bench.send_request(), ROWS, policy='act@0') is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), ROWS, policy='act@2') is ReplyResult.SESSION_ENDED
+    assert bench.drops == {'policy_changed': 1, 'foreign_policy': 1}
+
+
+def test_a_declared_change_without_usable_actions_declares_nothing():
+    bench = guided(AGREED)
+    rows = np.zeros((20_000, 3), np.float32)
+    request = bench.send_request()
+    flagged(bench, request, Flag.POLICY_CHANGED, robot=rows, policy='act@1')
+    assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.SESSION_ENDED
+
+
+def test_what_was_declared_ends_with_the_session():
+    bench = guided(AGREED)
+    flagged(bench, bench.send_request(), Flag.POLICY_CHANGED, policy='act@1')
+    bench.pipeline.next_session_epoch()
+    bench.pipeline.begin_session('/policy_server', AGREED)
+    assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.SESSION_ENDED
+
+
+def test_a_name_that_was_cut_is_known_by_its_beginning():
+    long = 'b' * 300
+    bench = guided(replace(RTC, policy=f'act@0|{long}'[:256]))
+    assert hear(bench, bench.send_request(), ROWS, policy=long[:256]) is ReplyResult.MERGED
+
+
+# replace belongs to RTC, append is the rest
+
+
+def left_after(bench, flag: Flag = Flag.NONE) -> list:
+    """Return what is played when a chunk comes while rows of another are left."""
+    fill(bench)
+    request = bench.send_request()
+    bench.now_ns += MS
+    assert flagged(bench, request, flag, policy='act@0') is ReplyResult.MERGED
+    return played(bench)
+
+
+OLD, NEW = ROWS.tolist(), (2 * ROWS).tolist()
+
+
+@pytest.mark.parametrize(
+    ('agreement', 'pace', 'flag', 'rows'),
+    [
+        # conditioned: it continues what is left, whatever `merge` says of others
+        (RTC, {'append': True}, Flag.NONE, NEW),
+        (RTC, {'append': False}, Flag.NONE, NEW),
+        # not conditioned: without rtc, with a server that has none, or where it ignored the prefix
+        (RTC, {'append': True, 'rtc': False}, Flag.NONE, OLD + NEW),
+        (replace(RTC, supports_rtc=False), {'append': True}, Flag.NONE, OLD + NEW),
+        (RTC, {'append': True}, Flag.PREFIX_IGNORED, OLD + NEW),
+        # an operator chose the jump
+        (RTC, {'append': False, 'rtc': False}, Flag.NONE, NEW),
+        (RTC, {'append': False}, Flag.PREFIX_IGNORED, NEW),
+    ],
+)
+def test_an_unconditioned_chunk_never_cuts_into_the_running_one(agreement, pace, flag, rows):
+    assert left_after(guided(agreement, **pace), flag) == rows
+
+
+def test_what_is_left_of_another_policy_is_not_cut_into():
+    bench = guided(append=True)
+    fill(bench, ROWS[:2], 'old@0')
+    fill(bench, ROWS[2:], 'new@1')
+    request = bench.send_request()
+    assert request.prefix_robot.size == 0
+    flagged(bench, request, Flag.NONE, policy='new@1')
+    assert played(bench) == OLD + NEW
+
+
+# what a request says of what is left to play, and of when its answer is expected
+
+
+@pytest.mark.parametrize(
+    ('horizon', 'chunk_size', 'rows'), [(0, 6, 6), (4, 6, 4), (7, 6, 6), (0, 50, 8), (1, 6, 1)]
+)
+def test_what_is_left_goes_along_as_far_as_it_may_guide(horizon, chunk_size, rows):
+    bench = guided(replace(RTC, chunk_size=chunk_size), execution_horizon=horizon)
+    fill(bench)
+    request = bench.send_request()
+    assert np.array_equal(request.prefix_robot, ROWS[:rows])
+    assert np.array_equal(request.prefix_model, 10 * ROWS[:rows])
+    assert request.prefix_policy == 'act@0'
+
+
+def test_a_prefix_begins_with_the_next_action_to_play():
+    bench = guided()
+    fill(bench)
+    bench.actions.take()
+    bench.actions.take()
+    request = bench.send_request()
+    assert np.array_equal(request.prefix_robot, ROWS[2:])
+    assert request.queue_remaining_s == pytest.approx(0.06)
+
+
+WITHOUT = [
+    (RTC, {'rtc': False}),
+    (replace(RTC, supports_rtc=False), {}),
+]
+
+
+@pytest.mark.parametrize(('agreement', 'pace'), WITHOUT)
+def test_without_guidance_nothing_that_is_left_goes_along(agreement, pace):
+    bench = guided(agreement, **pace)
+    fill(bench)
+    request = bench.send_request()
+    assert (request.prefix_robot.size, request.prefix_model.size) == (0, 0)
+    assert (request.prefix_policy, request.inference_delay_steps) == ('', 0)
+    assert request.queue_remaining_s == pytest.approx(0.08)
+
+
+def test_an_empty_prefix_stays_empty():
+    bench = guided()
+    answered_in(bench, 30)
+    answered_in(bench, 30)
+    answered_in(bench, 30)
+    assert played(bench)
+    request = bench.send_request()
+    assert (request.prefix_robot.shape, request.prefix_model.shape) == ((0, 0), (0, 0))
+    assert (request.prefix_policy, request.inference_delay_steps) == ('', 0)
+
+
+def test_a_prefix_ends_where_another_policy_begins():
+    bench = guided()
+    fill(bench, ROWS[:2], 'old@0')
+    fill(bench, ROWS[2:], 'new@1')
+    assert bench.send_request().prefix_robot.size == 0
+    bench.pipeline.mark_overdue()
+    bench.actions.take()
+    bench.actions.take()
+    request = bench.send_request()
+    assert request.prefix_policy == 'new@1'
+    assert np.array_equal(request.prefix_robot, ROWS[2:])
+
+
+# how late the answer is expected
+
+
+def answered_in(bench: Bench, milliseconds: int) -> None:
+    request = bench.send_request()
+    bench.now_ns += milliseconds * MS
+    assert hear(bench, request, ROWS, model=10 * ROWS, policy='act@0') is ReplyResult.MERGED
+
+
+def test_the_delay_is_the_longest_round_trip_of_this_server_without_its_warm_up():
+    bench = guided()
+    delays = []
+    for milliseconds in (70, 60, 11, 35, 20):
+        answered_in(bench, milliseconds)
+        delays.append(bench.send_request().inference_delay_steps)
+        bench.pipeline.mark_overdue()
+    assert delays == [0, 0, 2, 4, 4]
+    # a new session warms up again, and what was known of the server stays known
+    begin_session(bench)
+    for milliseconds in (900, 800):
+        answered_in(bench, milliseconds)
+    assert bench.send_request().inference_delay_steps == 4
+    begin_session(bench, server='/b')
+    assert bench.send_request().inference_delay_steps == 0
+
+
+def test_the_delay_is_never_longer_than_what_is_left():
+    bench = guided()
+    for _ in range(3):
+        answered_in(bench, 35)
+    while bench.actions.rows_left > 2:
+        bench.actions.take()
+    request = bench.send_request()
+    assert (len(request.prefix_robot), request.inference_delay_steps) == (2, 2)
+
+
+def test_the_mark_is_of_the_moment_before_the_frames_are_encoded():
+    bench = guided()
+    fill(bench)
+    read = bench.observations.read
+
+    def slowly(steps: tuple) -> tuple:
+        bench.actions.take()
+        bench.now_ns += 25 * MS
+        return read(steps)
+
+    bench.observations.read = slowly
+    bench.pipeline.send_request(bench.settings)
+    assert bench.pipeline.in_flight.mark.rows_taken == 0
+    # the prefix is of that moment, too
+    assert np.array_equal(bench.request().prefix_robot, ROWS)
+
+
+def test_what_is_executed_while_frames_are_encoded_is_not_played_again():
+    bench = guided()
+    for _ in range(2):
+        answered_in(bench, 10)
+    read = bench.observations.read
+
+    def slowly(steps: tuple) -> tuple:
+        bench.now_ns += 25 * MS
+        return read(steps)
+
+    bench.observations.read = slowly
+    request = bench.send_request()
+    # the robot has played three actions of 10 ms while the frames were encoded, and two since
+    for _ in range(5):
+        bench.actions.take()
+    bench.now_ns += 20 * MS
+    assert hear(bench, request, ROWS, model=10 * ROWS, policy='act@0') is ReplyResult.MERGED
+    assert np.array_equal(played(bench)[0], ROWS[5])
+    # the next prefix is as long as that
+    assert bench.pipeline._merger.delay_steps(bench.now_ns, bench.settings) == 5

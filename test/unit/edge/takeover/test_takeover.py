@@ -11,8 +11,10 @@ import pytest
 from support.edge.controller_rig import arm
 
 from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.authority import Intervention
 from lerobot_serve.edge.decisions import RobotDecisions
+from lerobot_serve.edge.robot.description import CameraInput, RobotDescription
 from lerobot_serve.edge.robot.intervention import Deadman, InterventionInput
 from lerobot_serve.edge.takeover.person_input import (
     COMMAND,
@@ -22,6 +24,7 @@ from lerobot_serve.edge.takeover.person_input import (
 )
 from lerobot_serve.edge.takeover.takeover import intervention_of, NOT_CONFIGURED, Takeover
 from lerobot_serve.edge.takeover.target import PersonTarget
+from lerobot_serve.parameters import ParameterError
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 TIMEOUT_NS = 200_000_000
@@ -158,3 +161,36 @@ def test_rates_move_positions_from_where_they_are_and_set_velocities():
     assert target.at(here, is_velocity, 0.1).tolist() == [2.0, 3.0]
     rate = target._replace(is_rate=True)
     assert rate.at(here, is_velocity, 0.1).tolist() == [1.2, 3.0]
+
+
+# the device of a person has topics of its own, whatever they are called
+
+
+def robot(topic: str, deadman: str = '') -> RobotDescription:
+    device = InterventionInput(
+        topic, 'std_msgs/Float64MultiArray', 0.2, Deadman(deadman, 0) if deadman else None
+    )
+    camera = CameraInput('front', 'camera', 'sensor_msgs/Image', 1.0)
+    return replace(arm(), cameras=(camera,), intervention=device)
+
+
+def resolve(topic: str) -> str:
+    return topic if topic.startswith('/') else f'/robot_1/{topic}'
+
+
+def test_topics_of_their_own_are_accepted():
+    wiring.check_person_topics(robot('leader', 'joy'), resolve)
+    wiring.check_person_topics(arm(), resolve)
+
+
+@pytest.mark.parametrize(
+    ('topic', 'deadman', 'what'),
+    [
+        ('/robot_1/command', '', 'the command topic'),
+        ('leader', '/robot_1/command', 'the command topic'),
+        ('/robot_1/camera', '', 'an input topic'),
+    ],
+)
+def test_an_alias_is_refused(topic, deadman, what):
+    with pytest.raises(ParameterError, match=what):
+        wiring.check_person_topics(robot(topic, deadman), resolve)

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+import shutil
+
 import pytest
 
 
@@ -14,3 +17,19 @@ def no_trial(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
     if request.node.path.name != 'test_program_trial.py':
         monkeypatch.setattr(programs, 'try_in_child', lambda *_, **__: '')
+
+
+@pytest.fixture(scope='module')
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an exported policy, which a test must not change."""
+    from support.policies import exported_rig
+
+    folder = tmp_path_factory.mktemp('original')
+    exported_rig.write_policy(folder, exported_rig.exported())
+    return folder
+
+
+@pytest.fixture
+def folder(original: Path, tmp_path: Path) -> Path:
+    """The folder of an exported policy that a test may damage."""
+    return Path(shutil.copytree(original, tmp_path / 'policy'))

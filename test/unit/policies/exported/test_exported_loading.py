@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 import shutil
 
 from hypothesis import given, settings
@@ -24,18 +23,6 @@ from lerobot_serve.policies.exported import programs  # noqa: E402
 from lerobot_serve.policies.exported.loader import load  # noqa: E402
 
 FILES = ('policy.json', 'program.pt2', 'statistics.safetensors')
-
-
-@pytest.fixture(scope='module')
-def original(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('original')
-    rig.write_policy(folder, rig.exported())
-    return folder
-
-
-@pytest.fixture
-def folder(original, tmp_path):
-    return Path(shutil.copytree(original, tmp_path / 'policy'))
 
 
 def change_sidecar(**values):

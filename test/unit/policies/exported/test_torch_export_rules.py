@@ -29,23 +29,10 @@ from lerobot_serve.policies.base import LoadOptions, PolicyError
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 
-from support.policies import exported_rig as rig  # noqa: E402
 
 from lerobot_serve.policies.exported.loader import load  # noqa: E402
 from lerobot_serve.policies.exported.program_archive import UnsafeProgram  # noqa: E402
 from lerobot_serve.policies.exported.torch_export_rules import sanitized_graph  # noqa: E402
-
-
-@pytest.fixture(scope='module')
-def original(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('original')
-    rig.write_policy(folder, rig.exported())
-    return folder
-
-
-@pytest.fixture
-def folder(original, tmp_path):
-    return Path(shutil.copytree(original, tmp_path / 'policy'))
 
 
 @pytest.fixture

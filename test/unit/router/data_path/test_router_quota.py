@@ -78,19 +78,47 @@ def test_the_execution_report_of_a_refused_request_counts():
     assert rig.stats.slot('a').trips == 20
 
 
-def charged(rig: Rig, raw: bytes, inference_ms: float) -> bytes:
+def with_inference_quota() -> Rig:
+    return with_quota('robot *: 100 inference_ms/s')
+
+
+def send(rig: Rig) -> tuple[str, bytes]:
+    """Return which replica a request of the robot is sent to, and its bytes."""
+    raw = rig.request(episode=episode_in('a'))
+    ((server, _),) = rig.outside.sent
+    return server, raw
+
+
+def reply(rig: Rig, server: str, raw: bytes, inference_ms: float) -> None:
+    """Let a replica reply to a request, with so much inference."""
     chunk = wire_chunk.decode(answer_bytes(raw, policy='a@1'))
-    return wire_chunk.encode(replace(chunk, inference_ms=np.float32(inference_ms)))
+    chunk = replace(chunk, inference_ms=np.float32(inference_ms))
+    rig.dispatcher.on_reply(server, wire_chunk.encode(chunk), rig.now_ns)
+
+
+def hedged(rig: Rig) -> tuple[str, bytes]:
+    """Return the second replica that a request is sent to, and its bytes."""
+    rig.warm_up('a')
+    rig.forget()
+    raw = rig.request(episode=episode_in('a'))
+    rig.advance(100 * MS)
+    assert len(rig.outside.sent) == 2, 'it is hedged'
+    return rig.outside.sent[1][0], raw
+
+
+def retry_s(rig: Rig) -> float:
+    """Return how long the next request of the robot waits, as its refusal says."""
+    rig.forget()
+    before = len(rig.outside.retries)
+    rig.request(episode=episode_in('a'))
+    return rig.outside.retries[-1] if len(rig.outside.retries) > before else 0.0
 
 
 def test_the_inference_of_a_reply_is_charged():
-    rig = with_quota('robot *: 100 inference_ms/s')
-    raw = rig.request(episode=episode_in('a'))
-    ((server, _),) = rig.outside.sent
-    rig.dispatcher.on_reply(server, charged(rig, raw, 300.0), rig.now_ns)
-    rig.forget()
-    rig.request(episode=episode_in('a'))
-    assert rig.outside.retries[-1] == pytest.approx(2.0)
+    rig = with_inference_quota()
+    server, raw = send(rig)
+    reply(rig, server, raw, 300.0)
+    assert retry_s(rig) == pytest.approx(2.0)
     rig.advance(int(2.1 * SECOND))
     rig.request(episode=episode_in('a'))
     assert len(rig.outside.sent) == 1
@@ -112,77 +140,55 @@ def test_a_server_that_refuses_for_its_own_quota_stays_healthy():
 
 def test_a_reply_to_a_request_that_was_replaced_is_charged():
     """A client that does not wait for replies must not get inference for nothing."""
-    rig = with_quota('robot *: 100 inference_ms/s')
+    rig = with_inference_quota()
     raws = [rig.request(episode=episode_in('a')) for _ in range(2)]
     server = rig.outside.sent[0][0]
-    rig.dispatcher.on_reply(server, charged(rig, raws[0], 300.0), rig.now_ns)
+    reply(rig, server, raws[0], 300.0)
     assert rig.drop('late_reply') == 1
-    rig.forget()
-    rig.request(episode=episode_in('a'))
-    assert rig.outside.retries[-1] == pytest.approx(2.0)
+    assert retry_s(rig) == pytest.approx(2.0)
 
 
 def test_hedges_and_probes_are_not_charged():
-    rig = with_quota('robot *: 100 inference_ms/s')
-    rig.warm_up('a')
-    rig.forget()
-    raw = rig.request(episode=episode_in('a'))
-    rig.advance(100 * MS)
-    assert len(rig.outside.sent) == 2, 'it is hedged'
-    hedge = rig.outside.sent[1][0]
-    rig.dispatcher.on_reply(hedge, charged(rig, raw, 3000.0), rig.now_ns)
-    rig.forget()
-    rig.request(episode=episode_in('a'))
+    rig = with_inference_quota()
+    hedge, raw = hedged(rig)
+    reply(rig, hedge, raw, 3000.0)
+    assert retry_s(rig) == 0.0
     assert len(rig.outside.sent) == 1
-
-
-def retry_s(rig: Rig) -> float:
-    """Return how long the next request of the robot waits, as its refusal says."""
-    rig.forget()
-    before = len(rig.outside.retries)
-    rig.request(episode=episode_in('a'))
-    return rig.outside.retries[-1] if len(rig.outside.retries) > before else 0.0
 
 
 def test_a_reply_that_comes_twice_is_charged_once():
     """A link that was full delivers a chunk, and a copy of it."""
-    rig = with_quota('robot *: 100 inference_ms/s')
-    raw = rig.request(episode=episode_in('a'))
-    ((server, _),) = rig.outside.sent
+    rig = with_inference_quota()
+    server, raw = send(rig)
     for _ in range(3):
-        rig.dispatcher.on_reply(server, charged(rig, raw, 300.0), rig.now_ns)
+        reply(rig, server, raw, 300.0)
     assert rig.drop('late_reply') == 2
     assert retry_s(rig) == pytest.approx(2.0)
 
 
 def test_a_reply_after_the_time_limit_is_charged():
-    rig = with_quota('robot *: 100 inference_ms/s')
-    raw = rig.request(episode=episode_in('a'))
-    ((server, _),) = rig.outside.sent
+    rig = with_inference_quota()
+    server, raw = send(rig)
     rig.advance(2 * SECOND)
     assert rig.replicas[server].counts['failures'] == 1
-    rig.dispatcher.on_reply(server, charged(rig, raw, 300.0), rig.now_ns)
+    reply(rig, server, raw, 300.0)
     assert rig.drop('late_reply') == 1
     assert retry_s(rig) == pytest.approx(2.0)
 
 
 def test_a_late_hedge_is_not_charged():
-    rig = with_quota('robot *: 100 inference_ms/s')
-    rig.warm_up('a')
-    rig.forget()
-    raw = rig.request(episode=episode_in('a'))
-    rig.advance(100 * MS)
-    hedge = rig.outside.sent[1][0]
+    rig = with_inference_quota()
+    hedge, raw = hedged(rig)
     # a newer request replaces the first one at its replica, and is hedged at the other one, too
     rig.request(episode=episode_in('a'))
     rig.advance(2 * SECOND)
-    rig.dispatcher.on_reply(hedge, charged(rig, raw, 3000.0), rig.now_ns)
+    reply(rig, hedge, raw, 3000.0)
     assert rig.drop('late_reply') == 1
     assert retry_s(rig) == 0.0
 
 
 def test_a_late_probe_is_not_charged():
-    rig = with_quota('robot *: 100 inference_ms/s')
+    rig = with_inference_quota()
     slot = rig.slots['b']
     slot.health.mark_unhealthy('test', rig.now_ns)
     raws = {}
@@ -195,44 +201,43 @@ def test_a_late_probe_is_not_charged():
         rig.advance(SECOND)
     ((probed, raw),) = raws.items()
     rig.advance(2 * SECOND)
-    rig.dispatcher.on_reply(probed, charged(rig, raw, 3000.0), rig.now_ns)
+    reply(rig, probed, raw, 3000.0)
     assert rig.drop('late_reply') == 1
     assert retry_s(rig) == 0.0
 
 
 def test_a_flood_without_waiting_for_replies_is_charged_and_its_memory_bounded():
-    rig = with_quota('robot *: 100 inference_ms/s')
+    rig = with_inference_quota()
     raws = [rig.request(episode=episode_in('a')) for _ in range(10 * REQUESTS_LIMIT)]
     (server,) = {server for server, _ in rig.outside.sent}
     ((requests),) = rig.table.uncharged._sent.values()
     assert len(requests) == REQUESTS_LIMIT
     for raw in raws[-REQUESTS_LIMIT:]:
-        rig.dispatcher.on_reply(server, charged(rig, raw, 10.0), rig.now_ns)
+        reply(rig, server, raw, 10.0)
     # all but the burst of one second
     assert retry_s(rig) == pytest.approx(REQUESTS_LIMIT * 10.0 / 100 - 1.0)
     assert not rig.table.uncharged._sent
 
 
 def test_a_session_that_is_opened_again_pays_for_the_one_before():
-    rig = with_quota('robot *: 100 inference_ms/s')
-    raw = rig.request(episode=episode_in('a'))
-    ((server, _),) = rig.outside.sent
+    rig = with_inference_quota()
+    server, raw = send(rig)
     rig.robots.close('robot', 1)
     rig.table.in_flight.forget('robot')
     rig.robot('robot', epoch=2)
-    rig.dispatcher.on_reply(server, charged(rig, raw, 300.0), rig.now_ns)
+    reply(rig, server, raw, 300.0)
     rig.forget()
     rig.request(episode=episode_in('a'), epoch=2)
     assert rig.outside.retries[-1] == pytest.approx(2.0)
 
 
 def test_requests_with_one_number_are_charged_each():
-    rig = with_quota('robot *: 100 inference_ms/s')
+    rig = with_inference_quota()
     raw = rig.request(episode=episode_in('a'))
     rig.dispatcher.on_request(raw, rig.now_ns)
     server = rig.outside.sent[0][0]
     for _ in range(3):
-        rig.dispatcher.on_reply(server, charged(rig, raw, 200.0), rig.now_ns)
+        reply(rig, server, raw, 200.0)
     assert retry_s(rig) == pytest.approx(3.0)
 
 

@@ -7,19 +7,38 @@ from types import SimpleNamespace
 
 import pytest
 from support.router.dispatch_rig import ask_of, episode_in, SECOND, SLOTS
-from support.router.replica_rig import places_of, SINGLE, THREE
+from support.router.replica_rig import ControlRig, OPEN_TIMEOUT_S, places_of, SINGLE, THREE
 from support.router.router_core_rig import RoutingRig
+from support.server import session_rig
 
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.schema import Flag, Refusal
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.router.sessions.manager import KEEP_ALIVE_NS, SESSIONS_PER_ROUND
+
+
+@pytest.fixture
+def connected(make):
+    """Return makers of rigs with a robot that has its sessions."""
+
+    def a_rig(*arguments, **more) -> ControlRig:
+        made = make(*arguments, **more)
+        made.control.open(ask_of())
+        return made
+
+    return a_rig
+
+
+@pytest.fixture
+def rig(connected):
+    return connected()
+
 
 # the same robot again
 
 
-def test_a_new_session_takes_the_place_of_the_old_one(make):
-    rig = make(THREE, standby=0)
-    rig.control.open(ask_of())
+def test_a_new_session_takes_the_place_of_the_old_one(connected):
+    rig = connected(THREE, standby=0)
     (old,) = places_of(rig)['prod']
     rig.replicas[old].health.mark_unhealthy('x', rig.now_ns)
     rig.request()
@@ -33,7 +52,6 @@ def test_a_new_session_takes_the_place_of_the_old_one(make):
 
 
 def test_what_is_known_of_a_robot_goes_on_in_its_next_session(rig):
-    rig.control.open(ask_of())
     episode = episode_in('a')
     rig.request(episode=episode, executed=ExecutionReport(actions=5, fallbacks=1))
     robot = rig.robots.current('robot')
@@ -49,7 +67,6 @@ def test_what_is_known_of_a_robot_goes_on_in_its_next_session(rig):
 
 
 def test_the_same_ask_twice_is_one_session_and_what_is_under_way_goes_on(rig):
-    rig.control.open(ask_of())
     raw = rig.request(episode=episode_in('a'))
     ((server, _),) = rig.outside.sent
     robot = rig.robots.current('robot')
@@ -62,7 +79,6 @@ def test_the_same_ask_twice_is_one_session_and_what_is_under_way_goes_on(rig):
 
 
 def test_an_answer_to_the_session_before_reaches_nobody(rig):
-    rig.control.open(ask_of())
     raw = rig.request(episode=episode_in('a'))
     ((server, _),) = rig.outside.sent
     rig.control.open(ask_of(epoch=2))
@@ -73,7 +89,6 @@ def test_an_answer_to_the_session_before_reaches_nobody(rig):
 
 
 def test_an_episode_that_ended_is_waited_for_by_nobody(rig):
-    rig.control.open(ask_of())
     rig.request(episode=episode_in('a'))
     reset = SimpleNamespace(client_id='robot', session_epoch=1, episode=1)
     assert rig.control.reset(reset) == []
@@ -88,7 +103,8 @@ def test_an_episode_that_ended_is_waited_for_by_nobody(rig):
     assert len(rig.table.in_flight) == 1
 
 
-def test_a_reset_of_nobody_and_one_that_does_not_arrive_are_said(rig):
+def test_a_reset_of_nobody_and_one_that_does_not_arrive_are_said(make):
+    rig = make()
     reset = SimpleNamespace(client_id='robot', session_epoch=1, episode=1)
     assert 'has no session of epoch 1' in rig.control.reset(reset)[0]
     rig.control.open(ask_of())
@@ -101,7 +117,6 @@ def test_a_reset_of_nobody_and_one_that_does_not_arrive_are_said(rig):
 
 
 def test_a_lost_session_is_opened_again(rig):
-    rig.control.open(ask_of())
     robot = rig.robots.current('robot')
     for client in rig.clients.values():
         client.restart()
@@ -112,7 +127,6 @@ def test_a_lost_session_is_opened_again(rig):
 
 
 def test_a_session_that_cannot_be_opened_again_is_given_up(rig):
-    rig.control.open(ask_of())
     rig.clients['/a1'].refuses = Refusal.DRAINING
     rig.control.reopen_session(rig.robots.current('robot'), '/a1')
     assert places_of(rig)['a'] == ('/a2',)
@@ -132,9 +146,8 @@ def test_one_that_does_not_answer_for_a_while_keeps_its_sessions(make):
     assert rig.drop('reopen_failed') == len(names)
 
 
-def test_where_another_one_is_well_it_takes_the_place_of_one_that_does_not_answer(make):
-    rig = make(THREE)
-    rig.control.open(ask_of())
+def test_where_another_one_is_well_it_takes_the_place_of_one_that_does_not_answer(connected):
+    rig = connected(THREE)
     first, second = places_of(rig)['prod']
     third = next(name for name in rig.replicas if name not in (first, second))
     rig.clients[second].hangs = True
@@ -147,7 +160,6 @@ def test_where_another_one_is_well_it_takes_the_place_of_one_that_does_not_answe
 
 
 def test_nothing_is_opened_for_who_is_gone_or_was_given_up(rig):
-    rig.control.open(ask_of())
     robot = rig.robots.current('robot')
     rig.clients['/a1'].refuses = Refusal.DRAINING
     rig.control.reopen_session(robot, '/a1')
@@ -161,9 +173,8 @@ def test_nothing_is_opened_for_who_is_gone_or_was_given_up(rig):
     assert rig.control.close('robot', 1) is None
 
 
-def test_the_place_of_one_that_went_is_taken_by_another(make):
-    rig = make(THREE)
-    rig.control.open(ask_of())
+def test_the_place_of_one_that_went_is_taken_by_another(connected):
+    rig = connected(THREE)
     first, second = places_of(rig)['prod']
     rig.set_available(first, False)
     rig.poll()
@@ -221,7 +232,6 @@ def test_a_place_that_is_filled_leaves_first_who_was_put_first_meanwhile(make):
 
 
 def test_sessions_that_are_not_used_are_kept_alive(rig):
-    rig.control.open(ask_of())
     rig.poll()
     for client in rig.clients.values():
         client.calls.clear()
@@ -236,7 +246,6 @@ def test_sessions_that_are_not_used_are_kept_alive(rig):
 
 
 def test_a_robot_that_asks_another_router_now_is_left_to_it(rig):
-    rig.control.open(ask_of())
     rig.poll()
     for client in rig.clients.values():
         client.refuses = Refusal.NAME_IN_USE
@@ -265,9 +274,8 @@ def test_nor_is_a_slot_filled_for_it(make):
     assert rig.drop('slot_refused') == 0
 
 
-def test_one_that_nobody_has_a_session_with_is_tried_by_a_call(make):
-    rig = make(THREE)
-    rig.control.open(ask_of())
+def test_one_that_nobody_has_a_session_with_is_tried_by_a_call(connected):
+    rig = connected(THREE)
     alone = next(r for r in rig.replicas.values() if not r.sessions)
     alone.health.mark_unhealthy('unresponsive: repeated late replies', rig.now_ns)
     rig.clients[alone.name].hangs = True
@@ -332,3 +340,169 @@ def test_a_slot_has_the_sessions_of_all_robots_before_it_gets_a_share(make):
     assert rig.sessions() == rig.places()
     # a router with one slot has no slot of that name
     rig.control.fill('b')
+
+
+# sessions of robots at the replicas of every slot: opened, refused, slot not used
+
+
+def test_a_session_is_open_in_every_slot_with_one_that_stands_by(make):
+    rig = make({'a': ('/a1', '/a2', '/a3'), 'b': ('/b1',)})
+    opened = rig.control.open(ask_of())
+    assert [len(each.places) for each in opened.values()] == [2, 1]
+    assert opened['a'].reply.server == opened['a'].places[0]
+    assert rig.sessions() == rig.places()
+
+
+def test_robots_spread_over_the_replicas(make):
+    rig = make({'prod': ('/p1', '/p2', '/p3', '/p4')}, standby=0)
+    for number in range(16):
+        rig.control.open(ask_of(f'robot-{number}'))
+    assert [replica.preferring_sessions for replica in rig.slots['prod']] == [4, 4, 4, 4]
+
+
+def test_a_second_robot_of_that_name_is_refused_while_the_first_is_heard(rig):
+    rig.now_ns += 4 * SECOND
+    rig.request()
+    rig.now_ns += 4 * SECOND
+    with pytest.raises(SessionRefused, match='in use by another robot') as refused:
+        rig.control.open(ask_of(epoch=2, instance=2))
+    assert refused.value.code == Refusal.NAME_IN_USE
+    assert rig.robots.current('robot').request.instance == 1
+    rig.now_ns += 2 * SECOND
+    rig.control.open(ask_of(epoch=2, instance=2))
+    robot = rig.robots.current('robot')
+    assert (robot.request.instance, robot.slot, robot.flags) == (2, '', 0)
+    assert rig.sessions() == rig.places()
+
+
+@pytest.mark.parametrize('server', ['/a1', '/a2', '/b1', '/b2'])
+def test_a_robot_that_does_not_fit_is_refused_and_nothing_stays_open(make, server):
+    rig = make()
+    rig.clients[server].refuses = Refusal.ACTION_NAMES
+    with pytest.raises(SessionRefused, match=f'slot {server[1]} \\({server}\\)') as refused:
+        rig.control.open(ask_of())
+    assert refused.value.code == Refusal.ACTION_NAMES
+    assert len(rig.robots) == 0
+    assert not any(rig.sessions().values())
+
+
+@pytest.mark.parametrize('how', ['capacity', 'draining', 'hangs', 'away', 'not wired'])
+def test_a_slot_that_is_not_to_be_had_is_done_without_and_filled_later(make, how):
+    rig = make(SINGLE)
+    client = rig.clients['/b1']
+    client.refuses = {'capacity': Refusal.CAPACITY, 'draining': Refusal.DRAINING}.get(how)
+    client.hangs, client.wired = how == 'hangs', how != 'not wired'
+    rig.set_available('/b1', how != 'away')
+    opened = rig.control.open(ask_of())
+    assert places_of(rig) == {'a': ('/a1',)}
+    assert 'slot b' in str(opened['b'].refused)
+    assert rig.sessions() == rig.places()
+    rig.request(episode=episode_in('b'))
+    assert rig.servers == ['/a1']
+    rig.poll_until_probed()
+    assert places_of(rig)['a'] == ('/a1',)
+    assert not places_of(rig).get('b')
+    client.restart()
+    rig.set_available('/b1', True)
+    rig.poll_until_probed()
+    assert places_of(rig) == {'a': ('/a1',), 'b': ('/b1',)}
+    rig.request(episode=episode_in('b', 1))
+    assert rig.servers == ['/b1']
+
+
+def test_where_no_slot_is_to_be_had_the_robot_is_told_why(make):
+    rig = make(SINGLE)
+    rig.clients['/a1'].refuses = Refusal.CAPACITY
+    rig.set_available('/b1', False)
+    with pytest.raises(
+        SessionRefused, match=r'slot a .*CAPACITY; slot b: /b1: server unavailable'
+    ) as refused:
+        rig.control.open(ask_of())
+    assert refused.value.code == Refusal.CAPACITY
+    assert not any(rig.sessions().values())
+
+
+def test_a_full_replica_is_passed_over(make):
+    rig = make(THREE)
+    rig.clients['/p1'].refuses = Refusal.CAPACITY
+    rig.control.open(ask_of())
+    assert places_of(rig) == {'prod': ('/p2', '/p3')}
+
+
+def test_a_hanging_replica_delays_robots_by_its_timeout_once(make):
+    rig = make(THREE)
+    hung = rig.clients['/p1']
+    hung.hangs = True
+    for number in range(30):
+        rig.control.open(ask_of(f'robot-{number}'))
+        assert places_of(rig, f'robot-{number}') in (
+            {'prod': ('/p2', '/p3')},
+            {'prod': ('/p3', '/p2')},
+        )
+    assert hung.waited_s == OPEN_TIMEOUT_S
+    for number in range(30):
+        rig.control.close(f'robot-{number}', 1)
+    assert hung.waited_s == OPEN_TIMEOUT_S
+    assert rig.drop('open_unreachable') == 0
+    # probes keep nobody waiting
+    hung.hangs = False
+    rig.poll_until_probed()
+    rig.control.open(ask_of())
+    assert hung.sessions
+
+
+def test_a_hanging_replica_delays_the_end_of_sessions_by_its_timeout_once(make):
+    rig = make()
+    for number in range(10):
+        rig.control.open(ask_of(f'robot-{number}'))
+    rig.clients['/a1'].hangs = True
+    for number in range(10):
+        rig.control.close(f'robot-{number}', 1)
+    assert rig.clients['/a1'].calls.count('close') == 1
+    assert rig.drop('close_unreachable') == 10
+
+
+def test_one_that_failed_lately_gets_a_session_only_where_there_is_no_other(make):
+    rig = make(THREE)
+    rig.replicas['/p1'].health.mark_unhealthy('x', rig.now_ns)
+    rig.control.open(ask_of())
+    assert places_of(rig) == {'prod': ('/p2', '/p3')}
+    alone = make({'prod': ('/p1',)})
+    alone.replicas['/p1'].health.mark_unhealthy('x', alone.now_ns)
+    alone.control.open(ask_of())
+    assert places_of(alone) == {'prod': ('/p1',)}
+
+
+def test_a_slot_whose_policy_is_for_other_robots_refuses_nobody(make):
+    rig = make(SINGLE)
+    rig.clients['/b1'].action_names = ('grip',)
+    rig.clients['/b1'].refuses = Refusal.ACTION_NAMES
+    rig.poll()
+    assert 'incompatible with slot a: actions differ' in rig.slots['b'].text
+    opened = rig.control.open(ask_of())
+    assert places_of(rig) == {'a': ('/a1',)}
+    assert 'incompatible with slot a' in str(opened['b'].refused)
+    rig.poll()
+    assert rig.clients['/b1'].calls.count('open') == 0
+    # another policy in its place
+    rig.clients['/b1'].restart()
+    rig.clients['/b1'].action_names = ('x', 'y')
+    rig.learn('/b1', 'b@2')
+    rig.poll()
+    rig.poll()
+    assert places_of(rig) == {'a': ('/a1',), 'b': ('/b1',)}
+
+
+def test_forty_robots_through_one_router_are_forty_processes_to_a_server(make):
+    rig = make({'prod': ('/p1',)}, standby=0)
+    # a server with its bounds, behind the router
+    served = session_rig.table(max_sessions=100, process_sessions=1)
+    for number in range(40):
+        rig.control.open(ask_of(f'robot_{number}', instance=number))
+    for passed_on in rig.clients['/p1'].sessions.values():
+        served.open(
+            session_rig.ask(passed_on.client_id, instance=passed_on.instance), 0, limit=100
+        )
+    assert len(served) == 40
+    with pytest.raises(SessionRefused, match='max_sessions_per_process'):
+        served.open(session_rig.ask('one_more', instance=7), 0, limit=100)

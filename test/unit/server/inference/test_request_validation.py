@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 from support.server.worker_rig import (
+    ASK,
     bench,
     FRAME,
     FRONT,
     HEADER,
     JPEG,
     OBSERVATION,
+    PREFIX,
     RAW,
     ROWS,
     SESSION,
@@ -24,6 +26,7 @@ from support.server.worker_rig import (
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.message_parts import Image
+from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.image_codec import ImageCodecPool
 from lerobot_serve.contract.schema import Codec, Flag, MsgType, Status
 from lerobot_serve.policies.base import PolicyCamera
@@ -203,3 +206,84 @@ def test_an_image_beyond_its_bound_is_refused_before_anything_is_decoded(codec, 
 )
 def test_the_bound_is_four_times_what_the_policy_takes_or_a_full_hd_frame(height, width, limit):
     assert max_pixels(PolicyCamera(FRONT, height, width)) == limit
+
+
+# the prefix of a chunk that is being played: only for the policy that it came from
+
+
+FINGERPRINT = 'fake@0123456789abcdef'
+
+
+def prefixed(policy: str, **changes: object) -> Observation:
+    content = {'prefix_model': PREFIX, 'prefix_robot': 2 * PREFIX, 'inference_delay_steps': 1}
+    return replace(OBSERVATION, prefix_policy=policy, **{**content, **changes})
+
+
+def test_a_prefix_of_the_same_policy_is_passed_on():
+    made = bench(supports_rtc=True)
+    chunk = made.answer(prefixed(FINGERPRINT))
+    (request,) = made.policy.calls
+    assert chunk.header.flags == Flag.NONE
+    assert np.array_equal(request.prefix_model, PREFIX)
+    assert np.array_equal(request.prefix_robot, 2 * PREFIX)
+    assert request.inference_delay_steps == 1
+
+
+@pytest.mark.parametrize(
+    ('policy', 'supports_rtc', 'changes'),
+    [
+        ('other@00', True, {}),
+        ('', True, {}),
+        ('fake', True, {}),
+        (FINGERPRINT, False, {}),
+        ('other@00', True, {'prefix_model': PREFIX[:0]}),
+        ('other@00', True, {'prefix_robot': PREFIX[:0], 'prefix_model': np.nan * PREFIX}),
+    ],
+)
+def test_a_prefix_never_crosses_policies_and_the_client_is_told(policy, supports_rtc, changes):
+    made = bench(supports_rtc=supports_rtc)
+    chunk = made.answer(prefixed(policy, **changes))
+    (request,) = made.policy.calls
+    assert (chunk.status, chunk.header.flags) == (Status.OK, Flag.PREFIX_IGNORED)
+    assert not request.prefix_model.size
+    assert not request.prefix_robot.size
+    assert request.inference_delay_steps == 0
+
+
+@pytest.mark.parametrize('which', ['prefix_model', 'prefix_robot'])
+@pytest.mark.parametrize(
+    ('prefix', 'reason', 'words'),
+    [
+        (PREFIX[:, :2], 'wrong_shape', 'must have 3 columns, got 2'),
+        (np.nan * PREFIX, 'not_finite', 'NaN'),
+        (PREFIX + np.inf, 'not_finite', 'infinity'),
+        (np.zeros((5, 3), np.float32), 'wrong_shape', 'may have 4 rows, got 5'),
+    ],
+)
+def test_a_broken_prefix_of_the_same_policy_is_refused(which, prefix, reason, words):
+    made = bench(supports_rtc=True)
+    chunk = made.answer(prefixed(FINGERPRINT, **{which: prefix}))
+    assert chunk.status == Status.BAD_OBSERVATION
+    assert words in chunk.status_text
+    assert made.statistics.drop_counts() == {reason: 1}
+    assert not made.policy.calls
+
+
+def test_a_prefix_may_be_as_long_as_a_chunk():
+    rows = np.zeros((4, 3), np.float32)
+    chunk = bench(supports_rtc=True).answer(prefixed(FINGERPRINT, prefix_model=rows))
+    assert chunk.status == Status.OK
+
+
+@pytest.mark.parametrize(('told', 'passed_on'), [(0, 0), (1, 1), (2, 2), (3, 2), (2**32 - 1, 2)])
+def test_nobody_has_lived_more_of_a_prefix_than_there_is(told, passed_on):
+    made = bench(supports_rtc=True)
+    made.answer(prefixed(FINGERPRINT, inference_delay_steps=told))
+    assert made.policy.calls[0].inference_delay_steps == passed_on
+
+
+@pytest.mark.parametrize(('asked', 'passed_on'), [(0, 0), (3, 3), (4, 4), (100, 4)])
+def test_a_horizon_is_no_longer_than_a_chunk(asked, passed_on):
+    made = bench(supports_rtc=True)
+    made.answer(OBSERVATION, replace(SESSION, request=replace(ASK, rtc_execution_horizon=asked)))
+    assert made.policy.calls[0].execution_horizon == passed_on

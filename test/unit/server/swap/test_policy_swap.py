@@ -54,6 +54,19 @@ def make(tmp_path, monkeypatch):
         rig.__exit__()
 
 
+@pytest.fixture
+def closed(monkeypatch) -> list[str]:
+    """The fingerprints of policies whose worker was closed, which grows."""
+    noted, close = [], InferenceWorker.close
+
+    def note_and_close(worker: InferenceWorker) -> None:
+        noted.append(worker.description.fingerprint)
+        close(worker)
+
+    monkeypatch.setattr(InferenceWorker, 'close', note_and_close)
+    return noted
+
+
 def flags(chunk) -> int:
     return chunk.header.flags
 
@@ -110,20 +123,14 @@ def test_the_policy_is_told_before_its_first_chunk_leaves(make):
     assert order.index(('status', NEW)) < order.index(('chunk', NEW))
 
 
-def test_no_error_after_the_switch_ends_the_new_policy(make, monkeypatch):
+def test_no_error_after_the_switch_ends_the_new_policy(make, closed):
     rig = make()
     rig.served.open()
-    closed, close = [], InferenceWorker.close
 
     def fail(*_: object) -> None:
         raise RuntimeError('the context is invalid')
 
     rig.on_swap_status = rig.on_swapped = fail
-    monkeypatch.setattr(
-        InferenceWorker,
-        'close',
-        lambda worker: closed.append(worker.description.fingerprint) or close(worker),
-    )
     assert rig.run() == (SwapState.DONE, f'{NEW} has replaced {OLD}')
     assert closed == [OLD]
     assert rig.ask().policy == NEW
@@ -278,17 +285,10 @@ FAILURES = {
 
 
 @pytest.mark.parametrize('name', FAILURES)
-def test_when_it_cannot_be_served_the_old_one_goes_on(make, name, monkeypatch):
+def test_when_it_cannot_be_served_the_old_one_goes_on(make, name, closed):
     policy, text = FAILURES[name]
     rig = make(policy)
     rig.served.open()
-    closed = []
-    close = InferenceWorker.close
-    monkeypatch.setattr(
-        InferenceWorker,
-        'close',
-        lambda worker: closed.append(worker.description.fingerprint) or close(worker),
-    )
     state, text_of_state = rig.run()
     assert state is SwapState.FAILED
     assert text_of_state.startswith(f'{OLD} goes on: ')
@@ -392,7 +392,7 @@ def test_after_the_switch_who_requires_the_old_policy_is_refused(make):
 
 
 @pytest.mark.parametrize('gone', [False, True])
-def test_a_server_that_stops_to_serve_meanwhile_swaps_nothing(make, gone, monkeypatch):
+def test_a_server_that_stops_to_serve_meanwhile_swaps_nothing(make, gone, closed):
     def predict(asked):
         rig.inactive_reason = 'draining: the server is draining'
         if gone:
@@ -402,12 +402,6 @@ def test_a_server_that_stops_to_serve_meanwhile_swaps_nothing(make, gone, monkey
     rig = make(FakePolicy(predict, fingerprint=NEW))
     core = rig.core
     rig.on_swap_status = lambda: None
-    closed, close = [], InferenceWorker.close
-    monkeypatch.setattr(
-        InferenceWorker,
-        'close',
-        lambda worker: closed.append(worker.description.fingerprint) or close(worker),
-    )
     assert rig.run()[0] is SwapState.FAILED
     # what was loaded in vain holds nothing any more
     assert closed == [NEW]

@@ -10,16 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from support.edge.requester_rig import Bench, CHUNK, MS, played, starting
+from support.edge.requester_rig import Bench, CHUNK, MS, played, Simulation, starting
 
+from lerobot_serve.contract.data_path import execution_report as wire_executed
+from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
-from lerobot_serve.contract.schema import Flag, Status
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.schema import Codec, Flag, MsgType, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.edge.queue.action_queue import ChunkSource
+from lerobot_serve.edge.session.agreement import check_agreement
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
+from lerobot_serve.edge.session.transport.transport import SessionAgreement
 
 SOURCE = ChunkSource(1, 0, 0, 'episode', 0, 'prod', 'act@0')
 
@@ -190,3 +197,210 @@ def test_no_bytes_make_it_raise_or_play_what_is_not_finite(data):
     assert bench.drops or outcome is ReplyResult.MERGED
     assert np.isfinite(rows).all()
     assert all(len(row) == 3 for row in rows)
+
+
+# the requester when a policy looks back: what it sends, and how old that is
+
+
+FRAME = Image('front', 2, 2, bytes(range(12)), Codec.RAW)
+
+
+class LookingBack(Bench):
+    """A requester whose server wants 3 observations, 2 control steps apart."""
+
+    def __init__(self, **pace: object) -> None:
+        super().__init__(**pace)
+        self.transport.agreement = SessionAgreement(SCHEMA_VERSION, 3, 2)
+        self.observations.images = (FRAME,)
+        self.step = 0
+
+    def live(self, steps: int = 1) -> None:
+        """Let control steps of 10 ms pass, with the number of the step as the robot's state."""
+        for _ in range(steps):
+            self.step += 1
+            self.now_ns += 10 * MS
+            self.inputs.deposit('state', np.full(3, self.step, np.float32), self.now_ns)
+            self.history.record(self.step, self.now_ns)
+
+
+def rows(request: Observation) -> list[float]:
+    assert request.state.shape == (3, 3)
+    return request.state[:, 0].tolist()
+
+
+def test_a_request_carries_the_observations_that_the_server_asked_for(start):
+    bench = start(LookingBack())
+    request = bench.request()
+    # no control step has passed since the session was opened
+    assert rows(request) == [0, 0, 0]
+    bench.live(7)
+    bench.answer(request)
+    request = bench.request()
+    assert rows(request) == [3, 5, 7]
+    assert [(image.name, image.steps_back) for image in request.images] == [
+        ('front', 4),
+        ('front', 2),
+        ('front', 0),
+    ]
+    bench.live(3)
+    bench.answer(request)
+    assert rows(bench.request()) == [6, 8, 10]
+
+
+def test_what_is_played_is_as_old_as_the_present_observation(start):
+    bench = start(LookingBack())
+    request = bench.request()
+    bench.live(7)
+    bench.answer(request)
+    request = bench.request()
+    assert played(bench)
+    bench.live(1)
+    bench.answer(request)
+    bench.request()
+    assert bench.actions.take().source.captured_ns == 70 * MS
+
+
+def test_after_a_reset_nothing_of_the_old_episode_is_sent(start):
+    bench = start(LookingBack())
+    request = bench.request()
+    bench.live(7)
+    bench.requester.begin_episode(EpisodeRequest())
+    request = bench.request()
+    assert request.header.episode == 1
+    assert rows(request) == [7, 7, 7]
+    bench.live(3)
+    bench.answer(request)
+    assert rows(bench.request()) == [8, 8, 10]
+
+
+def test_a_new_session_goes_on_with_the_history_of_the_episode(start):
+    bench = start(LookingBack(request_timeout_s=1.0))
+    bench.request()
+    bench.live(7)
+    bench.now_ns += 1000 * MS
+    bench.inbox.put_reply(b'anything wakes the thread')
+    request = bench.request()
+    assert request.header.session_epoch == 1
+    assert rows(request) == [3, 5, 7]
+
+
+def test_a_gap_is_counted(start):
+    bench = start(LookingBack())
+    request = bench.request()
+    bench.live(4)
+    bench.step += 1
+    bench.live(2)
+    bench.answer(request)
+    assert rows(bench.request()) == [6, 6, 7]
+    assert bench.history.gaps == 1
+
+
+def test_a_session_of_one_observation_sends_the_newest_of_everything_and_no_more():
+    bench, sent = Bench(), []
+    bench.observations.images, bench.transport.send = (FRAME,), sent.append
+    bench.requester._connect()
+    for step in range(5):
+        bench.history.record(step, 0)
+    bench.now_ns = 5 * MS
+    bench.inputs.deposit('state', np.array([1, 2, 3], np.float32), 4 * MS)
+    pending = bench.pipeline.send_request(bench.settings)
+    header = Header(1, 5 * MS, 0, 0, SCHEMA_VERSION, MsgType.OBSERVATION, Flag.EPISODE_START)
+    expected = Observation(
+        header,
+        'robot_1',
+        'robot_1-ffffffff-0001',
+        np.array([[1, 2, 3]], np.float32),
+        (FRAME,),
+        'fold the towel',
+        extensions=(wire_executed.encode(bench.executed),),
+    )
+    assert sent == [wire_observation.encode(expected)]
+    assert pending.captured_ns == 4 * MS
+
+
+# the requester's sessions: what it asks, what it accepts, and how an episode's start is told
+
+
+@pytest.mark.parametrize(('steps', 'stride_steps'), [(1, 1), (1, 5000), (1001, 1), (501, 2)])
+def test_a_history_that_a_robot_can_keep_is_agreed_on(steps, stride_steps):
+    check_agreement(SessionAgreement(SCHEMA_VERSION, steps, stride_steps))
+
+
+IMPOSSIBLE = [
+    (0, 1, '0 observations per request, 1 control steps apart'),
+    (2, 0, '2 observations per request, 0 control steps apart'),
+    (1002, 1, 'reach 1001 steps back; a robot keeps 1000'),
+    (2, 1001, 'reach 1001 steps back; a robot keeps 1000'),
+]
+
+
+@pytest.mark.parametrize(('steps', 'stride_steps', 'text'), IMPOSSIBLE)
+def test_a_history_that_it_cannot_is_refused_and_asked_for_again(steps, stride_steps, text):
+    with pytest.raises(SessionRefused, match=text):
+        check_agreement(SessionAgreement(SCHEMA_VERSION, steps, stride_steps))
+    bench, told = Simulation(servers=('/a',)), []
+    bench.transport.agreement = SessionAgreement(SCHEMA_VERSION, steps, stride_steps)
+
+    def mend() -> None:
+        told.append((bench.connection.reason, bench.pipeline.status.server))
+        bench.transport.agreement = SessionAgreement(SCHEMA_VERSION)
+
+    bench.at(0.1, mend)
+    bench.run(1.0)
+    ((reason, server),) = told
+    assert text in reason
+    assert server == ''
+    assert {request.header.session_epoch for _, _, request in bench.requests} == {1}
+
+
+NOT_PLAYED = [
+    {'status': Status.POLICY_ERROR},
+    {'status': Status.TOO_LATE},
+    {'robot': CHUNK[:, :2]},
+]
+
+
+@pytest.mark.parametrize('changes', NOT_PLAYED)
+def test_the_start_of_an_episode_is_told_until_a_chunk_of_it_is_played(start, changes):
+    bench = start()
+    for seq in (1, 2, 3):
+        request = bench.request()
+        assert (request.header.seq, request.header.flags) == (seq, Flag.EPISODE_START)
+        bench.answer(request, **{'robot': CHUNK, **changes})
+    bench.answer(bench.request())
+    request = bench.request()
+    assert request.header.flags == Flag.NONE
+    bench.answer(request, **{'robot': CHUNK, **changes})
+    assert bench.request().header.flags == Flag.NONE
+
+
+def test_the_start_is_told_again_when_the_first_request_was_lost():
+    bench = Simulation()
+    bench.answers = {'/a': None, '/b': None}
+    bench.run(2.2)
+    seen = [(r.header.session_epoch, r.header.flags) for _, _, r in bench.requests]
+    assert seen[:3] == [(epoch, Flag.EPISODE_START) for epoch in (0, 1, 2)]
+    assert {flags for _, flags in seen[3:]} == {Flag.NONE}
+
+
+def test_a_chunk_of_the_old_episode_does_not_end_the_start_of_the_new_one(start):
+    bench = start()
+    old = bench.request()
+    bench.requester.begin_episode(EpisodeRequest())
+    new = bench.request()
+    bench.answer(old)
+    bench.answer(new, status=Status.POLICY_ERROR)
+    request = bench.request()
+    assert (request.header.episode, request.header.flags) == (1, Flag.EPISODE_START)
+
+
+def test_a_session_opened_again_in_mid_episode_does_not_say_that_the_episode_begins(start):
+    bench = Bench()
+    start(bench)
+    first = bench.request()
+    assert first.header.flags & Flag.EPISODE_START
+    bench.answer(first)
+    bench.answer(bench.request(), status=Status.NO_SESSION)
+    again = bench.request()
+    assert again.header.session_epoch != first.header.session_epoch
+    assert not again.header.flags & Flag.EPISODE_START
