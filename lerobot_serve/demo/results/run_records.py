@@ -14,14 +14,14 @@ from pathlib import Path
 
 from lerobot_serve.demo.results.success_gain import PASSED, passed_comparison, PassedComparison
 from lerobot_serve.tools.traces.query import TraceQuery
-from lerobot_serve.tools.traces.record_views import (
+from lerobot_serve.tools.traces.trace_run import Entry
+from lerobot_serve.trace.format.records import (
     CanaryRecord,
     ExecutedRecord,
-    RecordView,
     RequestRecord,
     ShadowRecord,
+    TraceRecord,
 )
-from lerobot_serve.tools.traces.trace_run import Entry
 
 Points = list[tuple[float, float]]
 EDGE, ROUTER = 'edge', 'router'
@@ -69,7 +69,7 @@ def add_entry(records: RunRecords, entry: Entry) -> None:
         _add_of_router(records, record, time_s)
 
 
-def _add_of_edge(records: RunRecords, record: RecordView, time_s: float) -> None:
+def _add_of_edge(records: RunRecords, record: TraceRecord, time_s: float) -> None:
     if isinstance(record, ExecutedRecord) and record.is_played:
         action = PlayedAction(time_s, record.episode_id, record.age_s or 0.0)
         records.actions.setdefault(record.client_id, []).append(action)
@@ -78,7 +78,7 @@ def _add_of_edge(records: RunRecords, record: RecordView, time_s: float) -> None
         line.append((time_s, record.round_trip_ms))
 
 
-def _add_of_router(records: RunRecords, record: RecordView, time_s: float) -> None:
+def _add_of_router(records: RunRecords, record: TraceRecord, time_s: float) -> None:
     if isinstance(record, ShadowRecord) and record.divergence is not None:
         records.divergences.append((time_s, record.divergence))
     elif isinstance(record, CanaryRecord):
@@ -87,7 +87,7 @@ def _add_of_router(records: RunRecords, record: RecordView, time_s: float) -> No
         records.shares.append((time_s, records.shares[-1][1] if records.shares else 0.0))
         records.shares.append((time_s, share))
         if record.event == PASSED:
-            records.comparisons.append(passed_comparison(time_s, record.evidence))
+            records.comparisons.append(passed_comparison(time_s, record.evidence or {}))
 
 
 def longest_gaps_ms(

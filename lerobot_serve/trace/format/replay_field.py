@@ -17,7 +17,7 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Malformed, Unencodable
-from lerobot_serve.trace.format.records import Record
+from lerobot_serve.trace.format.records import Record, RequestRecord
 
 # the field of the record
 REPLAY_FIELD = 'replay'
@@ -45,16 +45,14 @@ def encode_field(observation: Observation | None, reply: bytes, info: Mapping[st
     return field
 
 
-def decode_field(record: Record) -> ReplayContent | None:
+def decode_field(record: RequestRecord) -> ReplayContent | None:
     """Return the replay content of a record, None without such a field. Raises ValueError."""
-    field = record.get(REPLAY_FIELD)
+    field = record.replay
     if field is None:
         return None
     try:
         reply = _bytes(field['answer'])
-        request = (
-            _request(field['request'], record.get('images', ())) if 'request' in field else b''
-        )
+        request = _request(field['request'], record.images or []) if 'request' in field else b''
         return ReplayContent(request, reply, _info(field))
     except (KeyError, TypeError, AttributeError, Malformed, Unencodable) as error:
         raise ValueError(f'{REPLAY_FIELD} of a request is invalid: {error!r}') from error

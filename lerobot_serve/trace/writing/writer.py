@@ -13,11 +13,19 @@ from collections.abc import Callable
 from pathlib import Path
 import threading
 import time
-from typing import Any
 
 from lerobot_serve.trace.format.encoding import encode, UnencodableRecord
-from lerobot_serve.trace.format.records import clock as clock_record
-from lerobot_serve.trace.format.records import drop, footer, state, wall_text
+from lerobot_serve.trace.format.records import (
+    ClockRecord,
+    DropRecord,
+    fields_of,
+    FooterRecord,
+    HeaderRecord,
+    PoliciesRecord,
+    StateRecord,
+    TraceRecord,
+    wall_text,
+)
 from lerobot_serve.trace.format.schema import LINE_LIMIT
 from lerobot_serve.trace.writing.record_queue import LossCounter, record_kind, RecordQueue
 from lerobot_serve.trace.writing.rotating_file import RotatingTraceFile
@@ -38,7 +46,7 @@ class TraceWriter:
         self,
         folder: Path,
         name: str,
-        header: dict[str, Any],
+        header: HeaderRecord,
         *,
         limit_bytes: int,
         keep_files: int,
@@ -57,7 +65,7 @@ class TraceWriter:
             self._folder, name, limit_bytes=limit_bytes, keep_files=keep_files
         )
         encode(header)
-        self._header = dict(header)
+        self._header = fields_of(header)
         self._log_warning, self._clock = log_warning, clock
         self._queue, self._losses = RecordQueue(), LossCounter()
         self._wake = threading.Event()
@@ -67,7 +75,7 @@ class TraceWriter:
         self._is_closing = self._has_ended = self._has_left_out = False
         self.written = 0
 
-    def write(self, record: dict[str, Any]) -> None:
+    def write(self, record: TraceRecord) -> None:
         """Queue a record, which the caller must not change afterwards; any thread."""
         try:
             if self._is_closing:
@@ -94,8 +102,12 @@ class TraceWriter:
     def _note_wait(self, waited_ns: int) -> None:
         if waited_ns >= STOOD_STILL_NS:
             # `reason` is the length, which readers need
-            record = state(
-                self._clock(), 'process', 'still', 'runs', reason=f'{waited_ns / 1e9:.3f} s'
+            record = StateRecord(
+                self._clock(),
+                component='process',
+                before='still',
+                after='runs',
+                reason=f'{waited_ns / 1e9:.3f} s',
             )
             self.write(record)
 
@@ -146,7 +158,8 @@ class TraceWriter:
         self._write_losses()
         if self._time_of_day.has_moved():
             # where it cannot be written, the header of the next part has it
-            self._append(encode(clock_record(*self._time_of_day.take())))
+            now_ns, wall_s = self._time_of_day.take()
+            self._append(encode(ClockRecord(now_ns, wall_time=wall_text(wall_s))))
 
     def _ensure_open(self) -> None:
         """Open the first part, or a new one after a failure once the retry is due."""
@@ -159,15 +172,15 @@ class TraceWriter:
         except OSError as error:
             self._fail(error)
 
-    def _put(self, record: dict[str, Any]) -> None:
+    def _put(self, record: TraceRecord) -> None:
         kind = record_kind(record)
         try:
             line = encode(record, self._on_left_out)
         except UnencodableRecord:
             self._losses.add('trace_unwritable', kind)
             return
-        if kind == 'policies':
-            self._header['policies'] = record['policies']
+        if isinstance(record, PoliciesRecord):
+            self._header['policies'] = record.policies
         if not self._append(line):
             self._losses.add('trace_failed', kind)
 
@@ -198,7 +211,7 @@ class TraceWriter:
 
     def _write_losses(self) -> None:
         for reason, kind, count in self._losses.unreported():
-            record = drop(self._clock(), reason, count=count, item=kind)
+            record = DropRecord(self._clock(), reason=reason, count=count, item=kind)
             if not self._append(encode(record)):
                 return
             self._losses.mark_reported(reason, kind, count)
@@ -211,7 +224,7 @@ class TraceWriter:
         self._retry_ns = None
 
     def _end_part(self, reason: str) -> None:
-        end = footer(
+        end = FooterRecord(
             self._clock(),
             records=self._output.records,
             records_lost=self.losses,
