@@ -33,9 +33,9 @@ from lerobot_serve.edge.session.connection import ConnectionChange, ConnectionSt
 from lerobot_serve.edge.session.tracker import OK, RequestEnd
 from lerobot_serve.edge.session_request import encode_robot_limits
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
 from lerobot_serve.trace.format.records import DeferredFields, enum_name, Record, RecordIds
 from lerobot_serve.trace.format.redaction import Redaction
+from lerobot_serve.trace.format.replay_field import chunk_range, repeated_rows
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
 

@@ -26,9 +26,9 @@ from lerobot_serve.server.observability.server_statistics import ServerStatistic
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.trace.format import records, replay_field
-from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
 from lerobot_serve.trace.format.records import DeferredFields, Record, RecordIds
 from lerobot_serve.trace.format.redaction import Redaction
+from lerobot_serve.trace.format.replay_field import chunk_range, repeated_rows
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
 

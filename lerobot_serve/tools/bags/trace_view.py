@@ -34,7 +34,6 @@ from lerobot_serve.tools.bags.request_pairs import (
     RequestReply,
 )
 from lerobot_serve.tools.traces.trace_run import Entry, TraceRun
-from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
 from lerobot_serve.trace.format.records import (
     ExecutedRecord,
     HeaderRecord,
@@ -46,6 +45,7 @@ from lerobot_serve.trace.format.records import (
     StateRecord,
     TraceRecord,
 )
+from lerobot_serve.trace.format.replay_field import chunk_range, repeated_rows
 
 # messages of two topics may be recorded this much out of order
 SLACK_NS = 50_000_000

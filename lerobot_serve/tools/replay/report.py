@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats the result of a replay as text and as JSON. Pure functions; any thread."""
+"""The result of a replay as text, as JSON and as exit status. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -106,3 +106,21 @@ def _summary_json(each: PolicySummary, result: ReplayResult) -> dict[str, Any]:
             name: {'mean': mean, 'max': largest} for name, mean, largest in distances
         },
     }
+
+
+# levels that count as failed; each includes all after it
+FAIL_ON = {
+    'different': (MatchLevel.WITHIN, MatchLevel.BEYOND, MatchLevel.MISSING),
+    'beyond': (MatchLevel.BEYOND, MatchLevel.MISSING),
+    'missing': (MatchLevel.MISSING,),
+    'never': (),
+}
+PASSED, FAILED, NOTHING_COMPARED = 0, 3, 4
+
+
+def exit_status(result: ReplayResult, fail_on: str) -> int:
+    """Return PASSED, FAILED, or NOTHING_COMPARED."""
+    if not result.requests:
+        return NOTHING_COMPARED
+    is_failed = any(result.count(level) for level in FAIL_ON[fail_on])
+    return FAILED if is_failed else PASSED

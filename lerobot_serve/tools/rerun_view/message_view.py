@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes messages of a bag or of a live robot to a viewer or a file. One thread."""
+"""Passes all messages of a bag, or those of a live robot, to a viewer or a file. One thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.rerun_view.layout import Layout
 from lerobot_serve.tools.rerun_view.mapping.entries import Entry
@@ -76,3 +77,22 @@ class MessageView:
     def abort(self) -> None:
         """End after an error."""
         self._sink.abort()
+
+
+def show_bag(bag: Bag, view: MessageView, is_stopped: Callable[[], bool]) -> bool:
+    """
+    Show a bag until its end or until `is_stopped`, and end the view; return whether it was the
+    end. Raises BagError, OSError.
+    """
+    is_whole = True
+    try:
+        for message in bag.read():
+            if is_stopped():
+                is_whole = False
+                break
+            view.add(message)
+    except BaseException:
+        view.abort()
+        raise
+    view.close()
+    return is_whole

@@ -107,7 +107,7 @@ def remedy(out: Path) -> str:
 def settings_of(options: argparse.Namespace, bags: list[Path], out: Path) -> Settings:
     """Return the settings of a conversion. Raises WrongCommandLine."""
     from lerobot_serve.errors import WrongCommandLine
-    from lerobot_serve.tools.dataset.plans.filters import parse_filter
+    from lerobot_serve.tools.dataset.plans.episodes import parse_filter
     from lerobot_serve.tools.dataset.settings import Settings
 
     if options.robot_file and options.robot_name:

@@ -21,7 +21,7 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from lerobot_serve.tools.replay.compare import TOLERANCE
-    from lerobot_serve.tools.replay.exit_status import FAIL_ON
+    from lerobot_serve.tools.replay.report import FAIL_ON
 
     parser.add_argument(
         'path',
@@ -79,8 +79,7 @@ def main(options: argparse.Namespace) -> int:
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.policies.base import PolicyError
     from lerobot_serve.tools.bags.message import BagError
-    from lerobot_serve.tools.replay.exit_status import exit_status
-    from lerobot_serve.tools.replay.report import as_json, as_text
+    from lerobot_serve.tools.replay.report import as_json, as_text, exit_status
     from lerobot_serve.tools.replay.sources import ReplayError
     from lerobot_serve.trace.format.incident_file import IncidentError
     from lerobot_serve.trace.format.schema import TraceError
@@ -108,8 +107,10 @@ def replay(options: argparse.Namespace) -> ReplayResult:
     from lerobot_serve.tools.cli.policy_options import server_parameters
     from lerobot_serve.tools.cli.progress import show_count
     from lerobot_serve.tools.replay.engine import Replay
-    from lerobot_serve.tools.replay.in_process_server import InProcessServer
-    from lerobot_serve.tools.replay.placeholder_names import with_placeholder_names
+    from lerobot_serve.tools.replay.in_process_server import (
+        InProcessServer,
+        with_placeholder_names,
+    )
     from lerobot_serve.tools.replay.sources import open_source
 
     source = open_source(options.path)

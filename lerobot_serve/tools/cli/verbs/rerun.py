@@ -93,8 +93,8 @@ def show_bag(options: argparse.Namespace, mapping: MessageMapping) -> int:
     from lerobot_serve.errors import UserError
     from lerobot_serve.tools.bags.message import BagError
     from lerobot_serve.tools.bags.reader import Bag
-    from lerobot_serve.tools.rerun_view.bag_view import show_bag as show
     from lerobot_serve.tools.rerun_view.message_view import MessageView
+    from lerobot_serve.tools.rerun_view.message_view import show_bag as show
 
     view = None
     try:

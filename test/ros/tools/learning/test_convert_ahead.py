@@ -14,8 +14,8 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.learner.steps.jobs import BagToConvert, ConvertJob, StageJob
 from lerobot_serve.learner.steps.reports import RefusedBag, Report
 from lerobot_serve.tools.bags.message import BagError
-from lerobot_serve.tools.dataset.episode_sink import EpisodeSink
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError
+from lerobot_serve.tools.dataset.staging import EpisodeSink
 from lerobot_serve.tools.learning import convert
 from lerobot_serve.tools.learning.convert import convert_bags, names_in, stage_bags
 

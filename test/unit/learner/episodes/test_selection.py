@@ -13,9 +13,8 @@ from support.learner.learner_rig import episode
 from lerobot_serve.learner.episodes.availability import find_bag, Place
 from lerobot_serve.learner.episodes.encoding import from_json, to_json
 from lerobot_serve.learner.episodes.selection import FILTERS, is_selected
-from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan
-from lerobot_serve.tools.dataset.plans.filters import is_selected as is_plan_selected
-from lerobot_serve.tools.dataset.plans.filters import parse_filter
+from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan, parse_filter
+from lerobot_serve.tools.dataset.plans.episodes import is_selected as is_plan_selected
 
 CHOICES = [each for count in range(4) for each in combinations(FILTERS, count)]
 
