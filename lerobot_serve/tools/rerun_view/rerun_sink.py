@@ -18,13 +18,13 @@ from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.tools.rerun_view.blueprint import make_blueprint
-from lerobot_serve.tools.rerun_view.layout import Layout
 from lerobot_serve.tools.rerun_view.mapping.entries import (
     CONTROL_STEP,
     Entry,
     Event,
     Frame,
     JOINTS,
+    Layout,
     Path,
     PLAN,
     Scalar,
