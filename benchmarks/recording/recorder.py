@@ -28,7 +28,7 @@ from lerobot_serve.telemetry.percentiles import summarize
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.recorder.frames import compressed, COMPRESSED_TYPE
-from lerobot_serve.tools.recorder.strategies.memory_ring import MemoryRing
+from lerobot_serve.tools.recorder.strategies.highlight import MemoryRing
 from lerobot_serve.tools.recorder.strategies.strategy_writer import SortedMessage
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 

@@ -31,7 +31,7 @@ from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.telemetry.percentiles import summarize
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.records import Record, RecordIds
+from lerobot_serve.trace.format.records import RecordIds, TraceRecord
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 ABOUT = 'one record deposited by a busy thread, and written by the thread of the trace'
@@ -45,15 +45,15 @@ POLICY = 'reach@0123456789abcdef'
 ACTIONS = np.random.default_rng(0).normal(size=JOINTS)
 
 
-def executed(number: int) -> Record:
-    return records.executed(
+def executed(number: int) -> TraceRecord:
+    return records.ExecutedRecord(
         number,
-        RecordIds('robot_1', 77, number, 'episode-1'),
+        *RecordIds('robot_1', 77, number, 'episode-1').command_fields(),
         control_step=number,
         cage_result='pass',
         rung='policy',
-        raw=ACTIONS.astype(np.float32),
-        commanded=ACTIONS,
+        raw_actions=records.copied(ACTIONS.astype(np.float32)),
+        commanded=records.copied(ACTIONS),
         chunk_row=3,
         age_s=0.125,
         slot='a',
@@ -61,10 +61,10 @@ def executed(number: int) -> Record:
     )
 
 
-def request(number: int) -> Record:
-    return records.request(
+def request(number: int) -> TraceRecord:
+    return records.RequestRecord(
         number,
-        RecordIds('robot_1', 77, number, 'episode-1'),
+        *RecordIds('robot_1', 77, number, 'episode-1').fields(),
         status='ok',
         episode=1,
         routing=records.routing('a', routing_key='episode-1', sticky=True),
@@ -80,7 +80,7 @@ def request(number: int) -> Record:
     )
 
 
-KINDS: dict[str, Callable[[int], Record]] = {'executed': executed, 'request': request}
+KINDS: dict[str, Callable[[int], TraceRecord]] = {'executed': executed, 'request': request}
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
@@ -118,7 +118,7 @@ def measure_deposits(rounds: int, folder: Path) -> Case:
 
 
 def deposit_all(
-    writer: TraceWriter, make: Callable[[int], Record]
+    writer: TraceWriter, make: Callable[[int], TraceRecord]
 ) -> tuple[list[float], list[float]]:
     """Return what making a record costs, and what depositing it costs."""
     made_ms, deposited_ms = [], []
@@ -187,7 +187,7 @@ def measure_writing(rounds: int, folder: Path) -> Case:
     )
 
 
-def write_one(writer: TraceWriter, record: Record) -> float:
+def write_one(writer: TraceWriter, record: TraceRecord) -> float:
     """Return what encoding and writing costs [ms]."""
     writer.write(record)
     begin_ns = time.perf_counter_ns()

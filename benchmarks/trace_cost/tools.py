@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.results.report import Case
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import encode
-from lerobot_serve.trace.format.records import Record, RecordIds
+from lerobot_serve.trace.format.records import RecordIds, TraceRecord
 
 ABOUT = 'traces summed up and audited, one MB for each round (time of the processor)'
 JOINTS, COMMANDS_A_REQUEST, REQUESTS_AN_EPISODE = 14, 15, 40
@@ -88,15 +88,15 @@ def write(file: Path, size_bytes: int) -> int:
             written += len(line)
             if written >= size_bytes:
                 break
-        end = records.footer(0, records=lines - 1, records_lost={}, end_reason='closed')
+        end = records.FooterRecord(0, records=lines - 1, records_lost={}, end_reason='closed')
         out.write(encode(end))
     return lines + 1
 
 
-def drive() -> Iterator[Record]:
+def drive() -> Iterator[TraceRecord]:
     """Hand out what an edge would write, without end."""
     limits = {'motion': 'position', 'low': -9.0, 'high': 9.0, 'max_step': 1.0}
-    yield records.header(
+    first = records.header(
         node='/edge_controller',
         role='edge',
         version='0',
@@ -107,7 +107,9 @@ def drive() -> Iterator[Record]:
             'max_action_age_s': 3.0,
             'limits': {'step_s': 1 / 30, 'actions': [limits] * JOINTS},
         },
-    ) | {'part': 0}
+    )
+    first.part = 0
+    yield first
     random = np.random.default_rng(0)
     tick, now_ns = 0, 0
     table = random.uniform(-0.4, 0.4, (1000, JOINTS)).astype(np.float32)
@@ -121,11 +123,11 @@ def drive() -> Iterator[Record]:
             yield command(now_ns, ids, slot, tick, row, table[tick % len(table)])
 
 
-def request(now_ns: int, ids: RecordIds, slot: str, random: np.random.Generator) -> Record:
+def request(now_ns: int, ids: RecordIds, slot: str, random: np.random.Generator) -> TraceRecord:
     inference_ms = float(random.lognormal(3.0, 0.3))
-    return records.request(
+    return records.RequestRecord(
         now_ns,
-        ids,
+        *ids.fields(),
         status='ok',
         episode=1,
         routing=records.routing(slot, routing_key=ids.episode_id, sticky=True),
@@ -143,15 +145,15 @@ def request(now_ns: int, ids: RecordIds, slot: str, random: np.random.Generator)
 
 def command(
     now_ns: int, ids: RecordIds, slot: str, tick: int, row: int, action: np.ndarray
-) -> Record:
-    return records.executed(
+) -> TraceRecord:
+    return records.ExecutedRecord(
         now_ns,
-        ids,
+        *ids.command_fields(),
         control_step=tick,
         cage_result='pass',
         rung='policy',
-        raw=action,
-        commanded=action.astype(float),
+        raw_actions=records.copied(action),
+        commanded=records.copied(action.astype(float)),
         chunk_row=row,
         age_s=0.1 + row / 30,
         slot=slot,

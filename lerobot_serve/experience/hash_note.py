@@ -6,45 +6,40 @@ modification time of the file match; otherwise the file is read again. Any threa
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 import json
 import os
 from pathlib import Path
 
+from msgspec import structs
+
 from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.experience.bag_files import NotAnEpisode, read_object
-from lerobot_serve.experience.recorded_episode import SHA256
+from lerobot_serve.files.load import load, Record, Refused
 from lerobot_serve.versions.file_hash import CountBytes, hash_of, ignore_bytes
+from lerobot_serve.versions.manifest import Digest
 
 HASH_FILE = 'bag_hash.json'
 NOTE_LIMIT_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class BagHash:
+class BagHash(Record, frozen=True):
     """The hash of a file, and by what one sees that it is still the file."""
 
     file: str
     size_bytes: int
     mtime_ns: int
-    sha256: str
+    sha256: Digest
 
 
 def noted_hash(file: Path) -> BagHash | None:
     """Return what the note says; None without one of this file as it is. Raises OSError."""
-    size_bytes, mtime_ns = _state(file)
+    state = _state(file)
     try:
         content = read_object(file.parent / HASH_FILE, NOTE_LIMIT_BYTES)
-    except (NotAnEpisode, OSError):
+        found = load(BagHash, content, HASH_FILE)
+    except (NotAnEpisode, Refused, OSError):
         return None
-    sha256 = content.get('sha256')
-    if type(sha256) is not str or not SHA256.fullmatch(sha256):
-        return None
-    found = BagHash(file.name, size_bytes, mtime_ns, sha256)
-    # numbers of JSON may be floats, which are equal to an int
-    is_same = {name: repr(value) for name, value in content.items()} == {
-        name: repr(value) for name, value in asdict(found).items()
-    }
+    is_same = (found.file, found.size_bytes, found.mtime_ns) == (file.name, *state)
     return found if is_same else None
 
 
@@ -72,7 +67,8 @@ def read_hash(file: Path, count: CountBytes = ignore_bytes) -> BagHash:
         raise NotAnEpisode(f'{file.name} {error}') from None
     if _state(file) != before:
         raise _changed(file)
-    return BagHash(file.name, *before, sha256)
+    size_bytes, mtime_ns = before
+    return BagHash(file=file.name, size_bytes=size_bytes, mtime_ns=mtime_ns, sha256=sha256)
 
 
 def _changed(file: Path) -> NotAnEpisode:
@@ -82,7 +78,7 @@ def _changed(file: Path) -> NotAnEpisode:
 def write_note(folder: Path, found: BagHash) -> None:
     """Keep a hash beside its bag; what a power failure takes is read again. Raises OSError."""
     with replacement_of(folder / HASH_FILE) as part:
-        part.write_text(json.dumps(asdict(found), indent=1) + '\n')
+        part.write_text(json.dumps(structs.asdict(found), indent=1) + '\n')
 
 
 def _state(file: Path) -> tuple[int, int]:

@@ -70,7 +70,7 @@ from lerobot_serve.router.shared_state.shared_state import SharedParts, SharedSt
 from lerobot_serve.router.storage.content import COUNTED_UNTIL, counted_until, SPLIT
 from lerobot_serve.router.storage.decisions import DurableDecisions
 from lerobot_serve.router.storage.writer import StoreWriter
-from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import RecordIds
 
 GATE_UNREAD = 'its gate record is not read yet'
 

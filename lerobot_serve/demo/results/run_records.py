@@ -19,14 +19,14 @@ from lerobot_serve.tools.audit.checks.check import TRACE_CHECKS
 from lerobot_serve.tools.audit.engine import run_audit
 from lerobot_serve.tools.audit.report import audit_report
 from lerobot_serve.tools.traces.query import TraceQuery
-from lerobot_serve.tools.traces.record_views import (
+from lerobot_serve.tools.traces.trace_run import Entry
+from lerobot_serve.trace.format.records import (
     CanaryRecord,
     ExecutedRecord,
-    RecordView,
     RequestRecord,
     ShadowRecord,
+    TraceRecord,
 )
-from lerobot_serve.tools.traces.trace_run import Entry
 from lerobot_serve.trace.format.schema import TraceError
 
 Points = list[tuple[float, float]]
@@ -75,7 +75,7 @@ def add_entry(records: RunRecords, entry: Entry) -> None:
         _add_of_router(records, record, time_s)
 
 
-def _add_of_edge(records: RunRecords, record: RecordView, time_s: float) -> None:
+def _add_of_edge(records: RunRecords, record: TraceRecord, time_s: float) -> None:
     if isinstance(record, ExecutedRecord) and record.is_played:
         action = PlayedAction(time_s, record.episode_id, record.age_s or 0.0)
         records.actions.setdefault(record.client_id, []).append(action)
@@ -84,7 +84,7 @@ def _add_of_edge(records: RunRecords, record: RecordView, time_s: float) -> None
         line.append((time_s, record.round_trip_ms))
 
 
-def _add_of_router(records: RunRecords, record: RecordView, time_s: float) -> None:
+def _add_of_router(records: RunRecords, record: TraceRecord, time_s: float) -> None:
     if isinstance(record, ShadowRecord) and record.divergence is not None:
         records.divergences.append((time_s, record.divergence))
     elif isinstance(record, CanaryRecord):
@@ -93,7 +93,7 @@ def _add_of_router(records: RunRecords, record: RecordView, time_s: float) -> No
         records.shares.append((time_s, records.shares[-1][1] if records.shares else 0.0))
         records.shares.append((time_s, share))
         if record.event == PASSED:
-            records.comparisons.append(passed_comparison(time_s, record.evidence))
+            records.comparisons.append(passed_comparison(time_s, record.evidence or {}))
 
 
 def longest_gaps_ms(

@@ -18,8 +18,7 @@ from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.record_ids import RecordIds
-from lerobot_serve.trace.format.records import Record
+from lerobot_serve.trace.format.records import RecordIds, TraceRecord
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 VERDICTS = tuple(verdict.name.lower() for verdict in Verdict)
@@ -76,17 +75,17 @@ class StepRecorder:
             seen.stalls = controller.stalls
             self._incident(now_ns, 'stalled', controller.rung_reason)
 
-    def _command(self, now_ns: int, control_step: int, executed: ExecutedStep) -> Record:
+    def _command(self, now_ns: int, control_step: int, executed: ExecutedStep) -> TraceRecord:
         planned, decision, judgement = executed.planned, executed.decision, executed.judgement
         source = planned.source if planned else None
-        return records.executed(
+        return records.ExecutedRecord(
             now_ns,
-            self._ids(executed),
+            *self._ids(executed).command_fields(),
             control_step=control_step,
             cage_result=VERDICTS[judgement.verdict],
             rung=RUNGS[decision.kind],
-            raw=decision.wanted,
-            commanded=judgement.command,
+            raw_actions=records.copied(decision.wanted),
+            commanded=records.copied(judgement.command),
             chunk_row=planned.row if planned else None,
             age_s=executed.age_ns / 1e9 if planned else None,
             slot=source.slot if source else '',
@@ -123,10 +122,20 @@ class StepRecorder:
     def _state(
         self, now_ns: int, part: str, before: str | Enum, after: str | Enum, why: str = ''
     ) -> None:
-        self._writer.write(records.state(now_ns, part, before, after, reason=why, ids=self._robot))
+        self._writer.write(
+            records.StateRecord(
+                now_ns,
+                *self._robot.fields(),
+                component=part,
+                before=records.enum_name(before),
+                after=records.enum_name(after),
+                reason=why,
+            )
+        )
 
     def _incident(self, now_ns: int, name: str, why: str, ids: RecordIds | None = None) -> None:
-        self._writer.write(records.incident(now_ns, name, reason=why, ids=ids or self._robot))
+        fields = (ids or self._robot).fields()
+        self._writer.write(records.IncidentRecord(now_ns, *fields, name=name, reason=why))
 
 
 def reason(executed: ExecutedStep) -> str:

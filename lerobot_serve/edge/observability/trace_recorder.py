@@ -33,11 +33,9 @@ from lerobot_serve.edge.session.connection import ConnectionChange, ConnectionSt
 from lerobot_serve.edge.session.tracker import OK, RequestEnd
 from lerobot_serve.edge.session_request import encode_robot_limits
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
-from lerobot_serve.trace.format.deferred_fields import DEFERRED, DeferredFields
-from lerobot_serve.trace.format.record_ids import RecordIds
-from lerobot_serve.trace.format.records import Record
+from lerobot_serve.trace.format.records import DeferredFields, enum_name, Record, RecordIds
 from lerobot_serve.trace.format.redaction import Redaction
+from lerobot_serve.trace.format.replay_field import chunk_range, repeated_rows
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
 
@@ -124,16 +122,15 @@ class EdgeTraceRecorder(EdgeListener):
             fields['round_trip_ms'] = (end.at_ns - request.sent_ns) / 1e6
             fields['chunk_bytes'] = end.chunk_bytes
             fields['chunk_range'] = chunk_range(chunk, sent.repeated_rows if sent else 0)
-        made = records.request(
+        made = records.RequestRecord(
             end.at_ns,
-            ids,
-            status=end.status,
+            *ids.fields(),
+            status=enum_name(end.status),
             reason=end.reason,
             episode=request.episode,
+            later=self._pictures(sent.images) if sent and sent.images else None,
             **fields,
         )
-        if sent and sent.images:
-            made[DEFERRED] = self._pictures(sent.images)
         self.writer.write(made)
         if end.status == NOT_FINITE:
             self._incident(end.at_ns, 'chunk_not_finite', end.reason, ids)
@@ -156,7 +153,7 @@ class EdgeTraceRecorder(EdgeListener):
         if (chunk.slot, chunk.policy) != self._replying:
             self._replying = chunk.slot, chunk.policy
             known = [records.policy(chunk.slot, chunk.policy)] if chunk.policy else []
-            self.writer.write(records.policies(now_ns, known))
+            self.writer.write(records.PoliciesRecord(now_ns, policies=known))
 
     # commands
 
@@ -173,11 +170,18 @@ class EdgeTraceRecorder(EdgeListener):
     # all else
 
     def changed(self, change: ConnectionChange) -> None:
-        before, after, why = change.before, change.after, change.reason
+        why = change.reason
         self.writer.write(
-            records.state(change.at_ns, 'connection', before, after, reason=why, ids=self._robot)
+            records.StateRecord(
+                change.at_ns,
+                *self._robot.fields(),
+                component='connection',
+                before=enum_name(change.before),
+                after=enum_name(change.after),
+                reason=why,
+            )
         )
-        if after is ConnectionState.DEAD:
+        if change.after is ConnectionState.DEAD:
             self._incident(change.at_ns, 'dead', why, self._robot)
 
     def dropped(self, totals: Counter[str]) -> None:
@@ -185,7 +189,8 @@ class EdgeTraceRecorder(EdgeListener):
         with self._dropping:
             new, self._totals = totals - self._totals, totals | self._totals
         for reason, count in sorted(new.items()):
-            self.writer.write(records.drop(self._clock(), reason, count=count, ids=self._robot))
+            ids = self._robot.fields()
+            self.writer.write(records.DropRecord(self._clock(), *ids, reason=reason, count=count))
 
     def parameters_changed(self, parameters: EdgeParameters) -> None:
         before, after = asdict(self._parameters), asdict(parameters)
@@ -193,7 +198,9 @@ class EdgeTraceRecorder(EdgeListener):
         for name in after:
             if before[name] != after[name]:
                 old, new = (self._redaction.value(name, each[name]) for each in (before, after))
-                self.writer.write(records.parameter(self._clock(), name, old, new))
+                self.writer.write(
+                    records.ParameterRecord(self._clock(), name=name, old=old, new=new)
+                )
 
     def outcome_received(self, episode_id: str, outcome: int, text: str) -> None:
         self._outcome(episode_id, self._outcomes.record_outcome(episode_id, outcome), text)
@@ -204,13 +211,19 @@ class EdgeTraceRecorder(EdgeListener):
     def _outcome(self, episode_id: str, news: EpisodeRecord | None, why: str) -> None:
         if news:
             ids = RecordIds(self._robot.client_id, episode_id=episode_id)
-            where = {'slot': news.slot, 'policy': news.policy}
             self.writer.write(
-                records.outcome(self._clock(), ids, news.outcome, **where, reason=why)
+                records.OutcomeRecord(
+                    self._clock(),
+                    *ids.fields(),
+                    outcome=enum_name(news.outcome),
+                    slot=news.slot,
+                    policy=news.policy,
+                    reason=why,
+                )
             )
 
     def _incident(self, now_ns: int, name: str, why: str, ids: RecordIds) -> None:
-        self.writer.write(records.incident(now_ns, name, reason=why, ids=ids))
+        self.writer.write(records.IncidentRecord(now_ns, *ids.fields(), name=name, reason=why))
 
 
 def _byte_count(data: Uint8Array | bytes) -> int:

@@ -9,7 +9,7 @@ from lerobot_serve.contract.data_path.header import Envelope
 from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.router.core import RouterHost
 from lerobot_serve.router.placement.episode_placement import NoSlotAvailable
-from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import RecordIds
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import heapq
 
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import RecordIds
 
 # smaller heaps are not compacted
 MIN_HEAP_TO_COMPACT = 64

@@ -11,7 +11,7 @@ from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.placement.placement_table import Placement
-from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import RecordIds
 from lerobot_serve_interfaces.msg import RoutingDecision
 
 

@@ -26,7 +26,7 @@ from lerobot_serve.router.replicas.slot_stats import OUTCOMES
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.comparator import ShadowComparison
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import RecordIds
 from lerobot_serve.trace.writing.open_trace import open_trace, wall_seconds
 from lerobot_serve.trace.writing.writer import TraceWriter
 
@@ -49,14 +49,14 @@ class RouterTraceRecorder(RequestObserver):
     def policies(self, slots: dict[str, Slot]) -> None:
         """Record the policy of each slot."""
         known = [records.policy(s.name, s.policy) for s in slots.values() if s.policy]
-        self.writer.write(records.policies(self._clock(), known))
+        self.writer.write(records.PoliciesRecord(self._clock(), policies=known))
 
     def placed(self, ids: RecordIds, placement: Placement, server: str, policy: str) -> None:
         """Record a placement or a move."""
         self.writer.write(
-            records.placement(
+            records.PlacementRecord(
                 self._clock(),
-                ids,
+                *ids.fields(),
                 slot=placement.slot,
                 bucket=placement.bucket,
                 split_percent=placement.split_percent,
@@ -67,7 +67,7 @@ class RouterTraceRecorder(RequestObserver):
                 server=server,
                 policy=policy,
                 reason=placement.reason,
-                split_version=placement.split_version,
+                split_version=placement.split_version or None,
             )
         )
 
@@ -82,9 +82,9 @@ class RouterTraceRecorder(RequestObserver):
         """Record a reply, with actions or without."""
         now_ns = self._clock()
         self.writer.write(
-            records.request(
+            records.RequestRecord(
                 now_ns,
-                request.ids,
+                *request.ids.fields(),
                 status=STATUSES.get(reply.status, str(reply.status)),
                 episode=request.header.episode,
                 routing=trace_routing(request),
@@ -109,10 +109,10 @@ class RouterTraceRecorder(RequestObserver):
 
     def _unanswered(self, request: InFlightRequest, status: Status | str, reason: str) -> None:
         self.writer.write(
-            records.request(
+            records.RequestRecord(
                 self._clock(),
-                request.ids,
-                status=status,
+                *request.ids.fields(),
+                status=records.enum_name(status),
                 episode=request.header.episode,
                 routing=trace_routing(request),
                 reason=reason,
@@ -122,9 +122,9 @@ class RouterTraceRecorder(RequestObserver):
     def canary(self, event: CanaryEvent, share_percent: int | None) -> None:
         """Record an event of the canary."""
         self.writer.write(
-            records.canary(
+            records.CanaryRecord(
                 self._clock(),
-                event.what,
+                event=event.what,
                 reason=event.why,
                 policy=event.policy,
                 share_percent=share_percent,
@@ -135,10 +135,10 @@ class RouterTraceRecorder(RequestObserver):
     def admitted(self, policy: str, gate: str, record: GateRecord | None) -> None:
         """Record that a policy may drive in slot b, and by which result of its gate."""
         self.writer.write(
-            records.gate(
+            records.GateRecord(
                 self._clock(),
-                policy,
-                gate,
+                policy=policy,
+                result=gate,
                 parent=record.parent if record else '',
                 recordings=record.recordings if record else '',
                 reason=record.text if record else '',
@@ -149,9 +149,9 @@ class RouterTraceRecorder(RequestObserver):
         """Record a shadow comparison."""
         ids = RecordIds(found.client_id, found.session_epoch, found.seq, found.episode_id)
         self.writer.write(
-            records.shadow(
+            records.ShadowRecord(
                 self._clock(),
-                ids,
+                *ids.fields(),
                 live_policy=found.live_policy,
                 shadow_policy=found.shadow_policy,
                 rows=found.rows,
@@ -165,7 +165,11 @@ class RouterTraceRecorder(RequestObserver):
 
     def state(self, of: str, before: str, after: str, why: str) -> None:
         """Record a change of state."""
-        self.writer.write(records.state(self._clock(), of, before, after, reason=why))
+        self.writer.write(
+            records.StateRecord(
+                self._clock(), component=of, before=before, after=after, reason=why
+            )
+        )
 
     def parameters(self, old: RouterParameters, new: RouterParameters, by: str) -> None:
         """Record changed parameters, and who changed them."""
@@ -173,20 +177,28 @@ class RouterTraceRecorder(RequestObserver):
         for name, value in after.items():
             if before[name] != value:
                 self.writer.write(
-                    records.parameter(self._clock(), name, before[name], value, by=by)
+                    records.ParameterRecord(
+                        self._clock(), name=name, by=by, old=before[name], new=value
+                    )
                 )
 
     def outcome(self, episode_id: str, outcome: int, slot: str, policy: str) -> None:
         """Record the outcome of an episode, with the slot in which it began."""
         self.writer.write(
-            records.reported_outcome(
-                self._clock(), episode_id, OUTCOMES[outcome], slot=slot, policy=policy
+            records.ReportedOutcomeRecord(
+                self._clock(),
+                episode_id=episode_id,
+                outcome=OUTCOMES[outcome],
+                slot=slot,
+                policy=policy,
             )
         )
 
     def command(self, name: str, slot: str, by: str, text: str) -> None:
         """Record a command of an operator that was run."""
-        self.writer.write(records.command(self._clock(), name, slot=slot, by=by, text=text))
+        self.writer.write(
+            records.CommandRecord(self._clock(), name=name, slot=slot, by=by, reason=text)
+        )
 
     def on_requested(
         self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None

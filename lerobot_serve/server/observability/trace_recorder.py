@@ -26,11 +26,9 @@ from lerobot_serve.server.observability.server_statistics import ServerStatistic
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.trace.format import records, replay_field
-from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
-from lerobot_serve.trace.format.deferred_fields import DEFERRED, DeferredFields
-from lerobot_serve.trace.format.record_ids import RecordIds
-from lerobot_serve.trace.format.records import Record
+from lerobot_serve.trace.format.records import DeferredFields, Record, RecordIds
 from lerobot_serve.trace.format.redaction import Redaction
+from lerobot_serve.trace.format.replay_field import chunk_range, repeated_rows
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
 
@@ -102,10 +100,11 @@ class ServerTraceRecorder:
         """A request has its reply `raw`; `status` is set if the reply was not sent."""
         now_ns, reply = self._clock(), self._reply_record(queued, chunk, raw, status)
         later = DeferredFields(partial(self._request_record, reply), reply.held_bytes)
-        self.writer.write({'kind': 'request', 'mono_ns': now_ns, DEFERRED: later})
+        self.writer.write(records.RequestRecord(now_ns, later=later))
         if chunk.status in INCIDENT_STATUSES:
             name, why = STATUSES[chunk.status], chunk.status_text
-            self.writer.write(records.incident(now_ns, name, reason=why, ids=ids_of(chunk)))
+            ids = ids_of(chunk).fields()
+            self.writer.write(records.IncidentRecord(now_ns, *ids, name=name, reason=why))
 
     def _reply_record(
         self, queued: QueuedRequest, chunk: Chunk, raw: bytes, status: str
@@ -130,21 +129,24 @@ class ServerTraceRecorder:
     def _request_record(self, reply: ReplyRecord) -> Record:
         """Return the fields of a request record; `trace` thread."""
         chunk = reply.chunk
-        record = {
-            **ids_of(chunk).fields(),
-            'status': reply.status,
-            'episode': chunk.header.episode,
-            'routing': {'slot': chunk.slot},
-            'policy': chunk.policy,
-            'seed': chunk.seed or None,
-            'queue_wait_ms': chunk.queue_wait_ms,
-            'request_bytes': reply.request_bytes,
-            'chunk_bytes': reply.chunk_bytes,
-            'chunk_range': reply.chunk_range,
-            'superseded': reply.superseded,
-            'reason': chunk.status_text,
-            'task': self._redaction.task(reply.task),
-        }
+        known = records.RequestRecord(
+            None,
+            *ids_of(chunk).fields(),
+            status=reply.status,
+            episode=chunk.header.episode,
+            routing={'slot': chunk.slot},
+            policy=chunk.policy,
+            seed=chunk.seed or None,
+            queue_wait_ms=chunk.queue_wait_ms,
+            request_bytes=reply.request_bytes,
+            chunk_bytes=reply.chunk_bytes,
+            chunk_range=reply.chunk_range,
+            superseded=reply.superseded,
+            reason=chunk.status_text,
+            task=self._redaction.task(reply.task),
+        )
+        # the others follow in the line
+        record = records.fields_of(known)
         if chunk.status == Status.OK:
             record['processing_ms'] = chunk.processing_ms
             record['inference_ms'] = chunk.inference_ms
@@ -164,9 +166,9 @@ class ServerTraceRecorder:
             start.client_id, start.header.session_epoch, start.header.seq, start.episode_id
         )
         self.writer.write(
-            records.request(
+            records.RequestRecord(
                 now_ns,
-                ids,
+                *ids.fields(),
                 status=reason,
                 episode=start.header.episode,
                 queue_wait_ms=(now_ns - queued.arrived_ns) / 1e6,
@@ -179,7 +181,7 @@ class ServerTraceRecorder:
         with self._drops_lock:
             unrecorded = self._statistics.unrecorded_drops()
             for reason, count in (unrecorded - self._recorded_drops).items():
-                self.writer.write(records.drop(self._clock(), reason, count=count))
+                self.writer.write(records.DropRecord(self._clock(), reason=reason, count=count))
             self._recorded_drops = unrecorded
 
     # sessions
@@ -193,7 +195,14 @@ class ServerTraceRecorder:
     def _session(self, session: Session, before: str, after: str, why: str) -> None:
         ids = RecordIds(session.request.client_id, session.request.session_epoch)
         self.writer.write(
-            records.state(self._clock(), 'session', before, after, reason=why, ids=ids)
+            records.StateRecord(
+                self._clock(),
+                *ids.fields(),
+                component='session',
+                before=before,
+                after=after,
+                reason=why,
+            )
         )
 
     # the server
@@ -202,27 +211,32 @@ class ServerTraceRecorder:
         """The served policy changed; None if no policy is served."""
         slot = self._parameters.slot
         known = [records.policy(slot, description.fingerprint)] if description else []
-        self.writer.write(records.policies(self._clock(), known))
+        self.writer.write(records.PoliciesRecord(self._clock(), policies=known))
 
     def on_swapped(self, before: str, description: PolicyDescription) -> None:
         """Another policy has replaced the served one, without a stop."""
         why = 'swap_policy: the sessions stay open'
-        self.writer.write(
-            records.state(self._clock(), 'policy', before, description.fingerprint, reason=why)
-        )
+        self._state('policy', before, description.fingerprint, why)
         self.on_policy_changed(description)
 
     def on_swap_failed(self, why: str) -> None:
         """The served policy was not replaced."""
-        self.writer.write(records.incident(self._clock(), 'swap_failed', reason=why))
+        self.on_captured('swap_failed', why)
 
     def on_state_changed(self, before: str, after: str, why: str) -> None:
         """The state of the server changed."""
-        self.writer.write(records.state(self._clock(), 'server', before, after, reason=why))
+        self._state('server', before, after, why)
+
+    def _state(self, of: str, before: str, after: str, why: str) -> None:
+        self.writer.write(
+            records.StateRecord(
+                self._clock(), component=of, before=before, after=after, reason=why
+            )
+        )
 
     def on_captured(self, name: str, why: str) -> None:
         """A capture was written or failed."""
-        self.writer.write(records.incident(self._clock(), name, reason=why))
+        self.writer.write(records.IncidentRecord(self._clock(), name=name, reason=why))
 
     def on_parameters_changed(self, parameters: ServerParameters) -> None:
         """Live parameters changed."""
@@ -231,7 +245,9 @@ class ServerTraceRecorder:
         for name, value in asdict(parameters).items():
             if before[name] != value:
                 old, new = shown(name, before[name]), shown(name, value)
-                self.writer.write(records.parameter(self._clock(), name, old, new))
+                self.writer.write(
+                    records.ParameterRecord(self._clock(), name=name, old=old, new=new)
+                )
 
 
 def make_trace_recorder(

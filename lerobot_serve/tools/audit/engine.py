@@ -36,11 +36,11 @@ from lerobot_serve.tools.audit.checks.uncaged_sessions import (
 )
 from lerobot_serve.tools.traces.query import RecordSource, TraceQuery
 from lerobot_serve.tools.traces.reader import ReportBytes
-from lerobot_serve.tools.traces.record_views import RecordView
 from lerobot_serve.tools.traces.trace_run import TraceRun
+from lerobot_serve.trace.format.records import TraceRecord
 
 # checks one record
-Observe = Callable[[RecordView], None]
+Observe = Callable[[TraceRecord], None]
 
 # checks of one run; integrity comes first, since the others use its result
 RUN_CHECKS: tuple[type[RunCheck[Any]], ...] = (
@@ -134,7 +134,7 @@ def run_audit(
     query = TraceQuery(paths, sources=sources, on_bytes_read=on_bytes_read)
     sticky, uncaged = StickySlotCheck(show=show), UncagedSessionCounter()
     checks: dict[int, list[RunCheck[Any]]] = {}
-    observers: dict[int, dict[type[RecordView], list[Observe]]] = {}
+    observers: dict[int, dict[type[TraceRecord], list[Observe]]] = {}
     for _, run, record in query.by_time():
         if run.number not in checks:
             checks[run.number] = checks_for(run, show)
@@ -168,9 +168,9 @@ def checks_for(run: TraceRun, show: int) -> list[RunCheck[Any]]:
 
 def observers_by_record(
     checks: Iterable[RunCheck[Any]],
-) -> dict[type[RecordView], list[Observe]]:
+) -> dict[type[TraceRecord], list[Observe]]:
     """Return the observing methods for each kind of record."""
-    observers: dict[type[RecordView], list[Observe]] = {}
+    observers: dict[type[TraceRecord], list[Observe]] = {}
     for check in checks:
         for kind in check.RECORDS:
             observers.setdefault(kind, []).append(check.on_record)

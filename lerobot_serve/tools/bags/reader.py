@@ -4,14 +4,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 import re
+import sqlite3
 
 import yaml
 
-from lerobot_serve.tools.bags import sqlite_file
 from lerobot_serve.tools.bags.message import BagError, BagMessage
 from lerobot_serve.tools.bags.recording import metadata
+
+ALL = """
+    SELECT topics.name, topics.type, messages.timestamp, messages.data
+    FROM messages JOIN topics ON topics.id = messages.topic_id
+    ORDER BY messages.timestamp, messages.id
+"""
+
+
+def _read_sqlite(path: Path, on_damage: Callable[[str], None]) -> Iterator[BagMessage]:
+    """
+    Yield the messages in the order of their stamps; `on_damage` receives the text of an error.
+
+    Raises BagError for a file that is not such a database.
+    """
+    begun = False
+    try:
+        with closing(sqlite3.connect(f'{path.resolve().as_uri()}?mode=ro', uri=True)) as database:
+            for topic, kind, stamp_ns, data in database.execute(ALL):
+                begun = True
+                yield BagMessage(topic, kind, stamp_ns, bytes(data))
+    except (sqlite3.Error, TypeError) as error:
+        if not begun:
+            raise BagError(f'{path} cannot be read as a bag: {error}') from error
+        on_damage(f'{path} is damaged ({error}); the rest is skipped')
 
 
 def _read_mcap(path: Path, on_damage: Callable[[str], None]) -> Iterator[BagMessage]:
@@ -21,7 +46,7 @@ def _read_mcap(path: Path, on_damage: Callable[[str], None]) -> Iterator[BagMess
     return mcap_file.read(path, on_damage)
 
 
-READERS = {'.mcap': _read_mcap, '.db3': sqlite_file.read}
+READERS = {'.mcap': _read_mcap, '.db3': _read_sqlite}
 COMPRESSED = ('.mcap.zstd', '.db3.zstd', '.mcap.lz4', '.db3.lz4')
 
 

@@ -10,6 +10,7 @@ messages, so the audit of a bag holds for the recorded part only. One thread.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
@@ -32,12 +33,19 @@ from lerobot_serve.tools.bags.request_pairs import (
     RequestPairer,
     RequestReply,
 )
-from lerobot_serve.tools.traces.fields import Record
-from lerobot_serve.tools.traces.record_views import view_of
 from lerobot_serve.tools.traces.trace_run import Entry, TraceRun
-from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.chunk_range import chunk_range, repeated_rows
-from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import (
+    ExecutedRecord,
+    HeaderRecord,
+    PlacementRecord,
+    Record,
+    RecordIds,
+    RequestRecord,
+    routing,
+    StateRecord,
+    TraceRecord,
+)
+from lerobot_serve.trace.format.replay_field import chunk_range, repeated_rows
 
 # messages of two topics may be recorded this much out of order
 SLACK_NS = 50_000_000
@@ -61,26 +69,24 @@ class BagRun(TraceRun):
         # by topic: two edges with one name are no edge that was started again
         self._control_steps: dict[str, int] = {}
 
-    def header(self, now_ns: int) -> Record:
+    def header(self, now_ns: int) -> HeaderRecord:
         """Return the equivalent of the header of a trace."""
-        return {'kind': 'header', 'mono_ns': now_ns, 'role': self.role, 'node': self.node}
+        return HeaderRecord(now_ns, node=self.node, role=self.role)
 
-    def continues(self, record: Record, topic: str) -> bool:
+    def continues(self, record: TraceRecord, topic: str) -> bool:
         """
         Return whether a record is of this process: an edge that is started or configured again
         counts its control steps from 0 again.
         """
-        if record['kind'] != 'executed':
-            return True
-        control_step: int = record['control_step']
-        return control_step >= self._control_steps.get(topic, 0)
+        step = record.control_step if isinstance(record, ExecutedRecord) else None
+        return step is None or step >= self._control_steps.get(topic, 0)
 
-    def set_next(self, number: int, record: Record, topic: str) -> None:
+    def set_next(self, number: int, record: TraceRecord, topic: str) -> None:
         """Set the next record, and the number and topic of its message."""
         self._line = number
         self.lines += 1
-        if record['kind'] == 'executed':
-            self._control_steps[topic] = record['control_step']
+        if isinstance(record, ExecutedRecord) and record.control_step is not None:
+            self._control_steps[topic] = record.control_step
 
 
 class BagTrace:
@@ -117,9 +123,9 @@ class BagTrace:
                 run = self._runs.get((role, name))
                 if run is None or not run.continues(record, message.topic):
                     run = self._begin(role, name, first_number + len(self.runs))
-                    yield Entry(latest_ns / 1e9, run, view_of(run.header(message.stamp_ns)))
+                    yield Entry(latest_ns / 1e9, run, run.header(message.stamp_ns))
                 run.set_next(number, record, message.topic)
-                yield Entry(latest_ns / 1e9, run, view_of(record))
+                yield Entry(latest_ns / 1e9, run, record)
         for each in self.runs:
             # the recorder may have missed messages of an edge
             each.is_damaged = each.role == 'edge' or not self._bag.is_complete
@@ -132,7 +138,7 @@ class BagTrace:
         self._runs[role, name] = run
         return run
 
-    def _records_of(self, message: BagMessage) -> Iterator[tuple[str, str, Record]]:
+    def _records_of(self, message: BagMessage) -> Iterator[tuple[str, str, TraceRecord]]:
         """Yield role, name and record for each run that a message belongs to."""
         try:
             if message.type == EXECUTED:
@@ -150,20 +156,25 @@ class BagTrace:
         except Malformed:
             self._bag.damage.append(f'a message of {message.topic} cannot be read')
 
-    def _changes(self, now_ns: int, now: EdgeState) -> Iterator[tuple[str, str, Record]]:
+    def _changes(self, now_ns: int, now: EdgeState) -> Iterator[tuple[str, str, TraceRecord]]:
         for component, value in (('connection', now.state.word), ('rung', now.rung.word)):
             key = now.client_id, component
             before = self._before.get(key)
             self._before[key] = value
             if before is not None and before != value:
                 ids = RecordIds(now.client_id, episode_id=now.episode_id)
-                record = records.state(
-                    now_ns, component, before, value, reason=now.reason, ids=ids
+                record = StateRecord(
+                    now_ns,
+                    *ids.fields(),
+                    component=component,
+                    before=before,
+                    after=value,
+                    reason=now.reason,
                 )
                 yield 'edge', now.client_id, record
 
 
-def executed_record(now_ns: int, executed: ExecutedAction) -> Record:
+def executed_record(now_ns: int, executed: ExecutedAction) -> ExecutedRecord:
     """Return the record of a command."""
     is_played = executed.rung == EdgeState.Rung.POLICY
     ids = RecordIds(
@@ -172,31 +183,31 @@ def executed_record(now_ns: int, executed: ExecutedAction) -> Record:
         executed.seq if is_played else None,
         executed.episode_id,
     )
-    made = records.executed(
+    raw, commanded = (
+        values.tolist() if values.size else None for values in (executed.raw, executed.commanded)
+    )
+    return ExecutedRecord(
         now_ns,
-        ids,
+        *ids.command_fields(),
         control_step=executed.control_step,
         cage_result=executed.cage_result.word,
         rung=executed.rung.word,
-        raw=None,
-        commanded=None,
+        raw_actions=raw,
+        commanded=commanded,
         chunk_row=executed.chunk_row if is_played else None,
-        age_s=executed.age_s if is_played else None,
+        age_s=finite(executed.age_s) if is_played else None,
         slot=executed.slot,
         policy=executed.policy,
         reason=executed.reason,
     )
-    for name, values in (('raw', executed.raw), ('commanded', executed.commanded)):
-        if values.size:
-            made[name] = values.tolist()
-    return made
 
 
-def decision_record(now_ns: int, decision: RoutingDecision) -> Record:
+def decision_record(now_ns: int, decision: RoutingDecision) -> PlacementRecord:
     """Return the record of a placement."""
-    return records.placement(
+    ids = RecordIds(decision.client_id, episode_id=decision.episode_id)
+    return PlacementRecord(
         now_ns,
-        RecordIds(decision.client_id, episode_id=decision.episode_id),
+        *ids.fields(),
         slot=decision.slot,
         bucket=decision.bucket,
         split_percent=decision.split_percent,
@@ -207,26 +218,27 @@ def decision_record(now_ns: int, decision: RoutingDecision) -> Record:
         server=decision.server,
         policy=decision.policy,
         reason=decision.reason,
-        split_version=decision.split_version,
+        split_version=decision.split_version or None,
     )
 
 
-def request_record(pair: RequestReply, chunk: Chunk) -> Record:
+def request_record(pair: RequestReply, chunk: Chunk) -> RequestRecord:
     """Return the record of a request in the format of an edge trace. Raises Malformed."""
     request = wire_observation.decode(pair.request)
     header = chunk.header
     ended_ns = max(pair.request_ns, pair.reply_ns)
-    made = records.request(
+    ids = RecordIds(chunk.client_id, header.session_epoch, header.seq, chunk.episode_id)
+    made = RequestRecord(
         ended_ns,
-        RecordIds(chunk.client_id, header.session_epoch, header.seq, chunk.episode_id),
+        *ids.fields(),
         status=STATUSES.get(chunk.status, str(chunk.status)),
         episode=header.episode,
-        routing=records.routing(chunk.slot),
+        routing=routing(chunk.slot),
         policy=chunk.policy,
         seed=chunk.seed,
-        queue_wait_ms=chunk.queue_wait_ms,
-        processing_ms=chunk.processing_ms,
-        inference_ms=chunk.inference_ms,
+        queue_wait_ms=finite(chunk.queue_wait_ms),
+        processing_ms=finite(chunk.processing_ms),
+        inference_ms=finite(chunk.inference_ms),
         round_trip_ms=(ended_ns - pair.request_ns) / 1e6,
         request_bytes=len(pair.request),
         chunk_bytes=len(pair.reply),
@@ -235,6 +247,11 @@ def request_record(pair: RequestReply, chunk: Chunk) -> Record:
         reason=chunk.status_text,
     )
     if request.prefix_model.size or request.prefix_robot.size:
-        made['prefix_policy'] = request.prefix_policy
-        made['prefix_ignored'] = bool(header.flags & Flag.PREFIX_IGNORED)
+        made.prefix_policy = request.prefix_policy
+        made.prefix_ignored = bool(header.flags & Flag.PREFIX_IGNORED)
     return made
+
+
+def finite(value: float) -> float | None:
+    """Return a finite number, None for others, as a trace has them."""
+    return value if isfinite(value) else None

@@ -23,14 +23,17 @@ from lerobot_serve.edge.robot.file_format import (
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.dataset import depth, lerobot_writer, records
+from lerobot_serve.tools.dataset import lerobot_writer, records
 from lerobot_serve.tools.dataset.agreement import agreed_features
 from lerobot_serve.tools.dataset.checking import check_dataset
-from lerobot_serve.tools.dataset.depth import MillimetreDepth
-from lerobot_serve.tools.dataset.episode_sink import EpisodeSink
 from lerobot_serve.tools.dataset.features import Features, FrameShape, SUCCESS
-from lerobot_serve.tools.dataset.feeding import MessageValues, RowFeed
-from lerobot_serve.tools.dataset.frame_shapes import camera_shapes
+from lerobot_serve.tools.dataset.feeding import (
+    camera_shapes,
+    MessageValues,
+    MILLIMETRE_RULE,
+    MillimetreDepth,
+    RowFeed,
+)
 from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
 from lerobot_serve.tools.dataset.plans.bag_index import (
     bag_bytes,
@@ -38,14 +41,18 @@ from lerobot_serve.tools.dataset.plans.bag_index import (
     BagIndex,
     index_bags,
 )
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan, MessageKey
+from lerobot_serve.tools.dataset.plans.episodes import (
+    DatasetError,
+    EpisodePlan,
+    is_selected,
+    MessageKey,
+)
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
-from lerobot_serve.tools.dataset.plans.filters import is_selected
 from lerobot_serve.tools.dataset.plans.first_messages import check_first_messages
 from lerobot_serve.tools.dataset.plans.merging import begins_of, inputs_of
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot, RobotInput
 from lerobot_serve.tools.dataset.settings import Report, Result, Settings
-from lerobot_serve.tools.dataset.staging import Staging
+from lerobot_serve.tools.dataset.staging import EpisodeSink, Staging
 
 # over the bags; each finds all messages of the planned rows that cannot be used
 PASSES = 10
@@ -286,7 +293,7 @@ class _Conversion:
         staged = [self._staging.path(name) for name in names]
         roots = [self._settings.out, *staged] if self._there else staged
         lerobot_writer.merge(roots, self._staging.merged, self._staging.groups)
-        rule = {'float_depth': depth.RULE} if self._settings.depth_millimetres else {}
+        rule = {'float_depth': MILLIMETRE_RULE} if self._settings.depth_millimetres else {}
         lines = [self._staging.record(name) | rule for name in names]
         records.write(
             self._staging.merged,

@@ -3,7 +3,8 @@
 Gives each planned row its messages, in order, in the second pass over bags. One thread.
 
 A message is kept from its reading until the last row that needs it, so memory holds what is in
-flight, not an episode.
+flight, not an episode. Before it, the shape of the frames of each camera: that of most messages of
+its topic.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from lerobot_serve.tools.dataset.features import (
     row_values,
     shape_of,
 )
-from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan, MessageKey
+from lerobot_serve.tools.dataset.plans.bag_index import BagIndex
+from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan, MessageKey
+from lerobot_serve.tools.dataset.plans.frame_heads import FrameHead
 from lerobot_serve.tools.dataset.plans.robot_names import RobotInput
 
 
@@ -214,3 +217,83 @@ def for_lerobot(frame: NDArray[Any]) -> Any:
 
         return Image.fromarray(frame[:, :, 0].astype(np.uint16))
     return np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else frame
+
+
+MILLIMETRE_RULE = (
+    'metres of float32 as the nearest millimetre; 0: no measurement, or above 65.535 m'
+)
+MILLIMETRES, HIGHEST = 1000.0, 65535
+
+
+def to_millimetres(metres: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """
+    Return depth in millimetres. As in the encoding 16UC1 of ROS, 0 is no measurement: in float32
+    that is NaN; what is infinite, negative or too far for 16 bits is none either.
+    """
+    rounded = np.rint(metres.astype(np.float64) * MILLIMETRES)
+    is_measured = (rounded >= 0) & (rounded <= HIGHEST)
+    return np.where(is_measured, rounded, 0).astype(np.uint16)
+
+
+class MillimetreDepth:
+    """Decodes messages as `values` does, but depth in metres as millimetres."""
+
+    def __init__(self, values: MessageValues) -> None:
+        self._values = values
+
+    def state_values(self, raw: bytes, source: StateSource) -> Float64Array:
+        """Return the values of one state source. Raises Malformed."""
+        return self._values.state_values(raw, source)
+
+    def frame_of(self, raw: bytes, topic: str, type_name: str) -> NDArray[Any]:
+        """Return height x width x channels. Raises Malformed."""
+        frame = self._values.frame_of(raw, topic, type_name)
+        return to_millimetres(frame) if frame.dtype == np.float32 else frame
+
+    def command_values(self, raw: bytes, robot: RobotDescription, topic: str) -> Float64Array:
+        """Return the actions of a command. Raises Malformed."""
+        return self._values.command_values(raw, robot, topic)
+
+
+# numbers of a frame
+STORED = ('uint8', 'uint16')
+
+
+def camera_shapes(
+    plan: EpisodePlan, indexes: Sequence[BagIndex], values: MessageValues
+) -> dict[str, FrameShape]:
+    """Return the frames of each camera of a plan with rows. Raises DatasetError."""
+    found = {}
+    for number, one in enumerate(plan.robot.inputs):
+        if not one.camera:
+            continue
+        topic = plan.rows[0].messages[number].topic
+        found[one.name] = _shape(topic, indexes, values)
+        if found[one.name].dtype not in STORED:
+            raise DatasetError(
+                f'{topic} has depth as {found[one.name].dtype}, which LeRobot cannot store '
+                'without loss; --depth-millimetres stores the nearest millimetre'
+            )
+    return found
+
+
+def _shape(topic: str, indexes: Sequence[BagIndex], values: MessageValues) -> FrameShape:
+    """Return the shape of most frames that can be decoded."""
+    counts: Counter[FrameHead] = Counter()
+    examples: dict[FrameHead, list[bytes]] = {}
+    kind = ''
+    for index in indexes:
+        if topic in index.topics:
+            known = index.topics[topic]
+            kind = kind or known.type
+            counts.update(known.heads)
+            for head, messages in known.examples.items():
+                examples.setdefault(head, []).extend(messages)
+    why = 'none has the head of a frame'
+    for head, _ in counts.most_common():
+        for data in examples[head]:
+            try:
+                return shape_of(values.frame_of(data, topic, kind))
+            except Malformed as error:
+                why = str(error)
+    raise DatasetError(f'{topic}: its frames cannot be read: {why}')

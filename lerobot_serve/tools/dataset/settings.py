@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lerobot_serve.tools.dataset.plans.bag_index import CountBytes
-from lerobot_serve.tools.dataset.plans.filters import Filter
+from lerobot_serve.tools.dataset.plans.episodes import Filter
 
 # instead of an encoder: each picture as PNG in its row
 PICTURES = 'png'

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lerobot_serve.tools.traces.record_views import RecordView, RequestRecord
+from lerobot_serve.trace.format.records import RequestRecord, TraceRecord
 
 # ends of a request without any reply; an abandoned one may not have been sent
 TIMED_OUT, ABANDONED = 'timed_out', 'abandoned'
@@ -98,7 +98,7 @@ class JoinedRequest:
         return first_known(each.record.round_trip_ms for each in self.router_records)
 
 
-def key_of(record: RecordView) -> JoinKey | None:
+def key_of(record: TraceRecord) -> JoinKey | None:
     """Return the key of a record, None when it is incomplete."""
     epoch, seq = record.session_epoch, record.seq
     return None if epoch is None or seq is None else JoinKey(epoch, seq)

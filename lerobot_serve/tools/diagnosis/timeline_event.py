@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from lerobot_serve.tools.traces.fields import policy_names
-from lerobot_serve.tools.traces.record_views import (
+from lerobot_serve.trace.format.records import (
     CanaryRecord,
     DamagedRecord,
     DropRecord,
@@ -15,8 +15,8 @@ from lerobot_serve.tools.traces.record_views import (
     ParameterRecord,
     PlacementRecord,
     PoliciesRecord,
-    RecordView,
     StateRecord,
+    TraceRecord,
 )
 
 
@@ -28,7 +28,7 @@ class TimelineEvent(NamedTuple):
     text: str
 
 
-def describe_record(record: RecordView) -> str:
+def describe_record(record: TraceRecord) -> str:
     """Return a record as text, empty if it is not an event."""
     match record:
         case StateRecord():
@@ -36,9 +36,9 @@ def describe_record(record: RecordView) -> str:
         case PlacementRecord():
             return _placement(record)
         case PoliciesRecord():
-            return f'policies in use: {", ".join(policy_names(record.raw)) or "none"}'
-        case ParameterRecord(raw=raw):
-            return f'parameter {record.name}: {_short(raw.get("old"))} -> {_short(raw.get("new"))}'
+            return f'policies in use: {", ".join(policy_names(record.policies)) or "none"}'
+        case ParameterRecord():
+            return f'parameter {record.name}: {_short(record.old)} -> {_short(record.new)}'
         case DropRecord():
             return _drop(record)
         case IncidentRecord(name='stalled'):

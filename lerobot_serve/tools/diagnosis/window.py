@@ -22,18 +22,19 @@ from lerobot_serve.tools.diagnosis.window_facts import (
     PeerFacts,
     WindowFacts,
 )
-from lerobot_serve.tools.traces.fields import number, Record
-from lerobot_serve.tools.traces.record_views import (
+from lerobot_serve.tools.traces.fields import number
+from lerobot_serve.tools.traces.stalls import GAP_S, Stall, StallDetector
+from lerobot_serve.tools.traces.trace_run import TraceRun
+from lerobot_serve.trace.format.records import (
     DropRecord,
     ExecutedRecord,
     ParameterRecord,
     PlacementRecord,
-    RecordView,
+    Record,
     RequestRecord,
     StateRecord,
+    TraceRecord,
 )
-from lerobot_serve.tools.traces.stalls import GAP_S, Stall, StallDetector
-from lerobot_serve.tools.traces.trace_run import TraceRun
 
 # time after the window in which the edge may record the end of a request
 TRAILING_S = 30.0
@@ -80,7 +81,7 @@ def _read_edge(run: TraceRun, facts: WindowFacts, known: set[JoinKey]) -> list[S
     begin_s, end_s = facts.begin_s, facts.end_s
     for time_s, _, record in run.read():
         if isinstance(record, ParameterRecord) and time_s <= end_s:
-            changes[record.name] = record.raw.get('new')
+            changes[record.name] = record.new
         is_own = record.client_id in ('', facts.client)
         if not (is_own and begin_s - BEFORE_S <= time_s <= end_s + TRAILING_S):
             continue
@@ -187,7 +188,7 @@ class _OpenSpan:
         return False
 
 
-def stood_still(record: RecordView, time_s: float) -> Span | None:
+def stood_still(record: TraceRecord, time_s: float) -> Span | None:
     """Return the span in which a process did not run, of the record that it writes afterwards."""
     if not isinstance(record, StateRecord) or record.component != 'process':
         return None
@@ -197,7 +198,7 @@ def stood_still(record: RecordView, time_s: float) -> Span | None:
         return None
 
 
-def _record_connection(facts: WindowFacts, record: RecordView) -> None:
+def _record_connection(facts: WindowFacts, record: TraceRecord) -> None:
     if not isinstance(record, StateRecord) or record.component != 'connection':
         return
     if record.after in LOST_STATES:
@@ -313,7 +314,7 @@ class _PeerReader:
         started = f'{len(names)} new clients: {shown}'
         facts.events.append(TimelineEvent(min(first.values()), peer.node, started))
 
-    def _record_routing(self, record: RecordView) -> None:
+    def _record_routing(self, record: TraceRecord) -> None:
         if isinstance(record, PlacementRecord) and record.moved:
             self._facts.episode_moves.append(describe_record(record))
         elif isinstance(record, StateRecord) and is_slot_failure(record):
@@ -325,6 +326,6 @@ def is_slot_failure(record: StateRecord) -> bool:
     return record.component == 'slots' and record.after not in ('', 'healthy')
 
 
-def _add_event(facts: WindowFacts, time_s: float, run: TraceRun, record: RecordView) -> None:
+def _add_event(facts: WindowFacts, time_s: float, run: TraceRun, record: TraceRecord) -> None:
     if event := describe_record(record):
         facts.events.append(TimelineEvent(time_s, run.node, event))

@@ -12,9 +12,9 @@ from lerobot_serve.tools.diagnosis.causes.time_spans import Span
 from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey, TIMED_OUT
 from lerobot_serve.tools.diagnosis.median_shift import median_shift, MedianShift
 from lerobot_serve.tools.diagnosis.timeline_event import TimelineEvent
-from lerobot_serve.tools.traces.fields import number, Record
-from lerobot_serve.tools.traces.record_views import ExecutedRecord
+from lerobot_serve.tools.traces.fields import number
 from lerobot_serve.tools.traces.stalls import HELD, Stall
+from lerobot_serve.trace.format.records import ExecutedRecord, Record
 
 CLAMPED, INTERLOCK = 'clamped', ' overrides '
 # the usual values come from the minute before

@@ -36,8 +36,7 @@ from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.dataset import records
 from lerobot_serve.tools.dataset.convert import convert
 from lerobot_serve.tools.dataset.plans.bag_index import CountBytes
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError
-from lerobot_serve.tools.dataset.plans.filters import parse_filter
+from lerobot_serve.tools.dataset.plans.episodes import DatasetError, parse_filter
 from lerobot_serve.tools.dataset.ros import message_values
 from lerobot_serve.tools.dataset.settings import Settings
 from lerobot_serve.versions.file_hash import folder_sha256

@@ -10,6 +10,8 @@ from pathlib import Path
 import time
 
 from lerobot_serve.parameters import parameter
+from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.write_queue import NO_LIMITS, RecordingLimits
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.options import (
@@ -22,7 +24,6 @@ from lerobot_serve.tools.recorder.options import (
 )
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
-from lerobot_serve.tools.recorder.strategies.continuous import ContinuousWriter
 from lerobot_serve.tools.recorder.strategies.episodic import (
     EpisodeRules,
     EpisodicWriter,
@@ -30,6 +31,45 @@ from lerobot_serve.tools.recorder.strategies.episodic import (
 from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules, HighlightWriter
 from lerobot_serve.tools.recorder.strategies.sentry import SentryWriter, SliceRules
 from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
+
+
+class ContinuousWriter:
+    """
+    A MessageWriter that passes the messages of the wanted robots to one bag, which has its name
+    from the begin. The writing thread.
+    """
+
+    def __init__(self, bag: BagWriter, robots: KnownRobots) -> None:
+        self.bag, self._robots = bag, robots
+        self._types: dict[str, str] = {}
+        self.counts = bag.contents.counts
+
+    @property
+    def destination(self) -> str:
+        return self.bag.destination
+
+    @property
+    def size_bytes(self) -> int:
+        return self.bag.size_bytes
+
+    def add_topic(self, topic: BagTopic) -> None:
+        self._types[topic.name] = topic.type
+        self.bag.add_topic(topic)
+
+    def write(self, topic: str, data: bytes, *, received_ns: int, sent_ns: int) -> None:
+        message = BagMessage(topic, self._types[topic], received_ns, data)
+        self._robots.learn(message)
+        if self._robots.wants(self._robots.owners(message)):
+            self.bag.write(topic, data, received_ns=received_ns, sent_ns=sent_ns)
+
+    def flush(self) -> None:
+        self.bag.flush()
+
+    def close(self) -> None:
+        self.bag.close()
+
+    def abort(self) -> None:
+        self.bag.abort()
 
 
 @dataclass(frozen=True, slots=True)

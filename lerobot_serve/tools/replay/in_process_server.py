@@ -3,11 +3,13 @@
 Serves a policy as a policy_server does, in the thread of the caller.
 
 The server opens a session at its first request, under the recorded name, because the seed of a
-request depends on the name. One thread.
+request depends on the name. A replay compares numbers and moves no joint, so names and rate that a
+LeRobot policy lacks get placeholders. One thread.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 import math
 from typing import Any
 
@@ -17,6 +19,8 @@ from lerobot_serve.contract.data_path.observation import check_type, read_queue_
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import StateClass, Status
 from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint
+from lerobot_serve.policies.lerobot.checkpoint.features import feature_sizes, unspecified_options
 from lerobot_serve.server import assembly
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
@@ -142,3 +146,23 @@ class InProcessServer:
 
 def of_client(session: Session, request: Envelope) -> bool:
     return session.request.client_id == request.client_id
+
+
+PLACEHOLDER_RATE_HZ = 1.0
+
+
+def with_placeholder_names(parameters: ServerParameters) -> ServerParameters:
+    """Return the parameters, completed for a LeRobot policy. Raises PolicyError."""
+    if parameters.policy_kind != 'lerobot':
+        return parameters
+    folder = read_checkpoint(parameters.policy_path)
+    states, actions = feature_sizes(folder)
+    placeholders: dict[str, Any] = {
+        'state_names': tuple(f'state_{i}' for i in range(states)),
+        'action_names': tuple(f'action_{i}' for i in range(actions)),
+        'trained_fps': PLACEHOLDER_RATE_HZ,
+    }
+    missing = unspecified_options(
+        folder, policy_loading.load_options(parameters, parameters.policy_path)
+    )
+    return replace(parameters, **{name: placeholders[name] for name in missing})

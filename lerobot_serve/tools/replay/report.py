@@ -10,7 +10,6 @@ from lerobot_serve.tools.output.report import Part, Report, Table
 from lerobot_serve.tools.output.text import printable
 from lerobot_serve.tools.replay.compare import MatchLevel
 from lerobot_serve.tools.replay.engine import PolicySummary, ReplayResult
-from lerobot_serve.tools.replay.exit_status import exit_status
 
 NOTES_SHOWN = 5
 HEAD = ('slot', 'requests', 'identical', 'within', 'beyond', 'missing', 'worst', 'policy')
@@ -98,3 +97,21 @@ def _summary_json(each: PolicySummary, result: ReplayResult) -> dict[str, Any]:
             name: {'mean': mean, 'max': largest} for name, mean, largest in distances
         },
     }
+
+
+# levels that count as failed; each includes all after it
+FAIL_ON = {
+    'different': (MatchLevel.WITHIN, MatchLevel.BEYOND, MatchLevel.MISSING),
+    'beyond': (MatchLevel.BEYOND, MatchLevel.MISSING),
+    'missing': (MatchLevel.MISSING,),
+    'never': (),
+}
+PASSED, FAILED, NOTHING_COMPARED = 0, 3, 4
+
+
+def exit_status(result: ReplayResult, fail_on: str) -> int:
+    """Return PASSED, FAILED, or NOTHING_COMPARED."""
+    if not result.requests:
+        return NOTHING_COMPARED
+    is_failed = any(result.count(level) for level in FAIL_ON[fail_on])
+    return FAILED if is_failed else PASSED

@@ -20,9 +20,9 @@ from lerobot_serve.tools.bags.reader import Bag, is_bag
 from lerobot_serve.tools.bags.request_pairs import is_no_second_draw, RequestPairer
 from lerobot_serve.tools.bags.service_events import SessionIndex
 from lerobot_serve.tools.traces.query import TraceQuery
-from lerobot_serve.tools.traces.record_views import DamagedRecord, DropRecord, RequestRecord
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import incident_file, replay_field
+from lerobot_serve.trace.format.records import DamagedRecord, DropRecord, RequestRecord
 
 NEEDED_PARAMETERS = ('trace_images', 'trace_instructions')
 ALTERNATIVES = 'or replay a bag (lerobot-serve record) or a capture of a server (capture_folder)'
@@ -153,7 +153,7 @@ class TraceSource:
         self.without_reply = self._damaged = self._lost = self._unread = 0
 
     def _survey(self, record: RequestRecord) -> None:
-        if replay_field.REPLAY_FIELD in record.raw:
+        if record.replay is not None:
             self._policies[record.policy] += 1
         else:
             self._missing += record.status == 'ok'
@@ -179,7 +179,7 @@ class TraceSource:
 
     def _request(self, record: RequestRecord) -> Iterator[ReplayRequest]:
         try:
-            kept = replay_field.decode_field(record.raw)
+            kept = replay_field.decode_field(record)
         except ValueError:
             self._damaged += 1
             return

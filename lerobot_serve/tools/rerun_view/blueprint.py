@@ -12,15 +12,17 @@ from typing import Any
 import rerun as rr
 import rerun.blueprint as rrb
 
-from lerobot_serve.tools.rerun_view.layout import joint_groups, Layout, RobotLayout
 from lerobot_serve.tools.rerun_view.mapping.entries import (
     CAMERAS,
     EVENTS,
+    joint_groups,
     JOINTS,
+    Layout,
     NODES,
     Path,
     QUEUE,
     REQUEST,
+    RobotLayout,
     ROBOTS,
     STATES,
     TIME,

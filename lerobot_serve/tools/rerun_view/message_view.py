@@ -1,16 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes messages of a bag or of a live robot to a viewer or a file. One thread."""
+"""Passes all messages of a bag, or those of a live robot, to a viewer or a file. One thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.names import node_name
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, EDGE_STATE, EXECUTED, OBSERVATION
+from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.rerun_view.layout import Layout
-from lerobot_serve.tools.rerun_view.mapping.entries import Entry
-from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
+from lerobot_serve.tools.bags.request_pairs import is_robot_reply_topic
+from lerobot_serve.tools.bags.service_events import OPEN_SESSION
+from lerobot_serve.tools.rerun_view.mapping.entries import Entry, Layout
+from lerobot_serve.tools.rerun_view.mapping.message_mapping import (
+    MessageMapping,
+    OF_NODES,
+    OF_ROBOTS,
+)
+
+# few messages, whatever the fleet
+OF_ALL = frozenset({*OF_ROBOTS, *OF_NODES, OPEN_SESSION}) - {EXECUTED}
+
+
+class LiveTopics:
+    """
+    Selects the topics of a live view. Of a fleet, a view of one robot takes only its own topics,
+    and requests only at the server that it uses. Executor and writing thread; each set is replaced
+    as a whole.
+    """
+
+    def __init__(self, mapping: MessageMapping) -> None:
+        self._mapping = mapping
+        # full names of edge controllers, and of the servers that they use
+        self._edges: frozenset[str] = frozenset()
+        self._servers: frozenset[str] = frozenset()
+
+    def takes(self, topic: str, kind: str) -> bool:
+        """Return whether to subscribe to a topic. Executor thread."""
+        if kind in OF_ALL:
+            return True
+        if kind == CHUNK and not is_robot_reply_topic(topic):
+            return False
+        if kind not in (EXECUTED, CHUNK, OBSERVATION):
+            return False
+        if self._mapping.shows_all:
+            return True
+        node = _parent(topic)
+        if kind == EXECUTED:
+            return node in self._edges
+        if kind == CHUNK:
+            # of the node over ROS 2, of the robot over Zenoh, or ~/no_session of its server
+            return node in self._edges | self._servers or node in map(_parent, self._edges)
+        return node in self._servers
+
+    def learn(self, message: BagMessage) -> None:
+        """Note where the robot and its server are. Writing thread."""
+        if message.type != EDGE_STATE:
+            return
+        try:
+            state = message.record()
+        except Malformed:
+            return
+        if self._mapping.is_wanted(state.client_id):
+            self._edges |= {_parent(message.topic)}
+            if state.server:
+                self._servers |= {node_name(state.server)}
+
+
+def _parent(name: str) -> str:
+    return name.rpartition('/')[0]
+
 
 # what is handed to the viewer at once; it may be slower than a bag is read
 FLUSH_BYTES = 16 << 20
@@ -76,3 +137,22 @@ class MessageView:
     def abort(self) -> None:
         """End after an error."""
         self._sink.abort()
+
+
+def show_bag(bag: Bag, view: MessageView, is_stopped: Callable[[], bool]) -> bool:
+    """
+    Show a bag until its end or until `is_stopped`, and end the view; return whether it was the
+    end. Raises BagError, OSError.
+    """
+    is_whole = True
+    try:
+        for message in bag.read():
+            if is_stopped():
+                is_whole = False
+                break
+            view.add(message)
+    except BaseException:
+        view.abort()
+        raise
+    view.close()
+    return is_whole

@@ -7,8 +7,9 @@ Imports the package rerun, which takes seconds, so callers import this module in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import rerun as rr
@@ -17,20 +18,135 @@ from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.tools.rerun_view.blueprint import make_blueprint
-from lerobot_serve.tools.rerun_view.curve_batches import CurveBatch, CurveBatches, CurveKey
-from lerobot_serve.tools.rerun_view.layout import Layout
 from lerobot_serve.tools.rerun_view.mapping.entries import (
     CONTROL_STEP,
     Entry,
     Event,
     Frame,
+    JOINTS,
+    Layout,
     Path,
+    PLAN,
     Scalar,
     State,
+    STATES,
     TIME,
     Times,
 )
-from lerobot_serve.tools.rerun_view.styles import curve_style, state_colors
+
+GREY, ORANGE, BLUE, GREEN = (150, 150, 150), (230, 120, 30), (40, 120, 230), (40, 160, 80)
+AMBER, RED, VIOLET = (240, 180, 40), (215, 50, 50), (150, 90, 200)
+
+Color = tuple[int, int, int]
+
+
+class CurveStyle(NamedTuple):
+    """How a curve is drawn; the width is in points of the screen."""
+
+    name: str
+    color: Color
+    width: float
+
+
+JOINT_STYLES = {
+    'measured': CurveStyle('measured', GREEN, 1.5),
+    'wanted': CurveStyle('wanted by the policy', ORANGE, 1.5),
+    'commanded': CurveStyle('commanded', BLUE, 2.0),
+    PLAN: CurveStyle('planned', GREY, 0.75),
+}
+# state -> value -> colour; values of other states get colours from the viewer
+STATE_COLORS: dict[str, dict[str, Color]] = {
+    'cage': {'pass': GREEN, 'clamped': AMBER, 'held': ORANGE, 'stopped': RED},
+    'ladder': {
+        'policy': GREEN,
+        'ramp': AMBER,
+        'hold': AMBER,
+        'repeat_last': AMBER,
+        'zero': ORANGE,
+        'safe_pose': ORANGE,
+        'initial_pose': ORANGE,
+        'person': VIOLET,
+        'stop_service': RED,
+        'no_command': GREY,
+    },
+    'connection': {
+        'connecting': GREY,
+        'streaming': GREEN,
+        'degraded': AMBER,
+        'stalled': ORANGE,
+        'reconnecting': ORANGE,
+        'dead': RED,
+    },
+    'paused': {'paused': VIOLET},
+    'slot': {'a': BLUE, 'b': ORANGE, 'prod': GREEN},
+}
+
+
+def curve_style(path: Path) -> CurveStyle | None:
+    """Return the style of the curve of a joint; None for other curves."""
+    if path[2:3] != (JOINTS,):
+        return None
+    return JOINT_STYLES.get(path[4])
+
+
+def state_colors(path: Path) -> dict[str, Color]:
+    """Return the colours of the values of a state; empty for one without."""
+    return STATE_COLORS.get(path[3], {}) if path[2:3] == (STATES,) else {}
+
+
+# points of all curves; some seconds of a robot, and about a megabyte
+POINTS_LIMIT = 8192
+
+
+class CurveKey(NamedTuple):
+    """Points of one call have the same timelines."""
+
+    path: Path
+    clock: str
+    has_control_step: bool
+
+
+@dataclass(slots=True)
+class CurveBatch:
+    """Points of one curve in the order of arrival; columns of equal length."""
+
+    time_ns: list[int] = field(default_factory=list)
+    stamp_ns: list[int] = field(default_factory=list)
+    control_steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+
+class CurveBatches:
+    """
+    All points that are not yet shown, so that many become one call: a call of rerun costs as much
+    for a thousand points as for one, and a robot has hundreds of points a second.
+    """
+
+    def __init__(self) -> None:
+        self._batches: dict[CurveKey, CurveBatch] = {}
+        self._points = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._points >= POINTS_LIMIT
+
+    def add(self, path: Path, value: float, times: Times) -> None:
+        step = times.control_step
+        key = CurveKey(path, times.clock, step is not None)
+        batch = self._batches.setdefault(key, CurveBatch())
+        batch.time_ns.append(times.time_ns)
+        batch.values.append(value)
+        if times.clock:
+            batch.stamp_ns.append(times.stamp_ns)
+        if step is not None:
+            batch.control_steps.append(step)
+        self._points += 1
+
+    def take(self) -> Iterator[tuple[CurveKey, CurveBatch]]:
+        """Yield and forget all batches."""
+        batches, self._batches, self._points = self._batches, {}, 0
+        yield from batches.items()
+
 
 APPLICATION = 'lerobot_serve'
 # depth images have millimetres

@@ -25,7 +25,9 @@ from lerobot_serve.tools.stats.time_series import Proportion, TimeSeries
 from lerobot_serve.tools.traces.fields import integer, policy_names
 from lerobot_serve.tools.traces.query import RecordSource, TraceQuery
 from lerobot_serve.tools.traces.reader import ReportBytes
-from lerobot_serve.tools.traces.record_views import (
+from lerobot_serve.tools.traces.stalls import StallDetector
+from lerobot_serve.tools.traces.trace_run import Entry
+from lerobot_serve.trace.format.records import (
     CanaryRecord,
     DamagedRecord,
     DropRecord,
@@ -35,13 +37,11 @@ from lerobot_serve.tools.traces.record_views import (
     OutcomeRecord,
     PlacementRecord,
     PoliciesRecord,
-    RecordView,
     RequestRecord,
     ShadowRecord,
     StateRecord,
+    TraceRecord,
 )
-from lerobot_serve.tools.traces.stalls import StallDetector
-from lerobot_serve.tools.traces.trace_run import Entry
 
 # number of latest episodes of a client whose slots are kept
 EPISODES_KEPT = 64
@@ -142,11 +142,11 @@ class _RunCollector:
         elif isinstance(record, DamagedRecord):
             stats.damaged += 1
 
-    def _policies(self, record: RecordView) -> None:
-        for name in policy_names(record.raw):
+    def _policies(self, record: HeaderRecord | PoliciesRecord) -> None:
+        for name in policy_names(record.policies):
             count_bounded(self._stats.policies, f'{self._role} {name}')
 
-    def _client(self, record: RecordView) -> _ClientState:
+    def _client(self, record: TraceRecord) -> _ClientState:
         client_id = record.client_id
         if client_id not in self._clients:
             self._clients[client_id] = _ClientState()
@@ -193,7 +193,7 @@ class _RunCollector:
         if round_trip_ms is not None:
             latency = self._stats.latency.setdefault(self._role, TimeSeries(QuantileSketch))
             latency.at(self._time_s, slot).add(round_trip_ms)
-        dropped = record.dropped
+        dropped = record.dropped or {}
         for reason in dropped:
             count_bounded(tally.drops, reason, max(0, integer(dropped, reason) or 0))
 

@@ -1,20 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Typed access to the fields of a record: a field of another type reads as absent.
-
-Pure functions; any thread. Nothing raises.
+Reads a record whatever is in it: a field that is missing or of another type reads as absent (None,
+empty text, empty table, False). Pure functions; any thread.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from math import isfinite
-from typing import Any, TypeGuard
+from typing import Any, get_args, get_origin, TypeGuard, Union
 
-# one decoded JSON object
-Record = dict[str, Any]
+import msgspec
+
+from lerobot_serve.trace.format.encoding import decode
+from lerobot_serve.trace.format.records import KINDS, OtherRecord, Record, TraceRecord
 
 # session epochs wrap around
 EPOCHS = 1 << 32
+
+
+def read_record(line: bytes) -> TraceRecord:
+    """Return the record of a line. Raises ValueError."""
+    try:
+        return _decoder().decode(line.decode())
+    except (ValueError, RecursionError):
+        # an unknown kind, a damaged field, or no record
+        return record_of(decode(line))
+
+
+def record_of(content: Record) -> TraceRecord:
+    """Return the record that some fields are; each that cannot be read is absent. Never raises."""
+    kind = KINDS.get(content['kind'], OtherRecord)
+    found = {
+        each.name: _value(content[each.encode_name], each.type)
+        if each.encode_name in content
+        else _absent(each.type)
+        for each in msgspec.structs.fields(kind)
+        if each.required or each.encode_name in content
+    }
+    return kind(**found)
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[TraceRecord]:
+    kinds: Any = Union[tuple(KINDS.values())]  # noqa: UP007
+    return msgspec.json.Decoder(kinds)
+
+
+def _value(value: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, OverflowError):
+        # a list that cannot be read is there
+        lists = [list for each in get_args(kind) if get_origin(each) is list]
+        return [] if lists else _absent(kind)
+
+
+def _absent(kind: Any) -> Any:
+    """Return what stands for a value that is not there."""
+    empty: dict[Any, Any] = {str: '', bool: False, dict: {}}
+    return empty.get(get_origin(kind) or kind)
 
 
 def number(record: Record, name: str) -> float | None:
@@ -35,21 +80,15 @@ def text(record: Record, name: str) -> str:
     return value if type(value) is str else ''
 
 
-def table(record: Record, name: str) -> Record:
-    """Return a table of names and values, otherwise an empty one."""
-    value = record.get(name)
-    return value if type(value) is dict else {}
-
-
 def values(record: Record, name: str) -> list[Any] | None:
     """Return a list, otherwise None; its items may have any type."""
     value = record.get(name)
     return value if type(value) is list else None
 
 
-def policy_names(record: Record) -> list[str]:
+def policy_names(policies: list[Any] | None) -> list[str]:
     """Return each policy in use as `SLOT ID@HASH`."""
-    named = [each for each in values(record, 'policies') or [] if type(each) is dict]
+    named = [each for each in policies or [] if type(each) is dict]
     return [
         f'{text(each, "slot") or "no slot"} {text(each, "policy_id")}@{text(each, "policy_hash")}'
         for each in named

@@ -13,8 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from lerobot_serve.tools.traces.fields import Record
+from lerobot_serve.tools.traces.fields import read_record
 from lerobot_serve.trace.format.encoding import decode
+from lerobot_serve.trace.format.records import (
+    DamagedRecord,
+    fields_of,
+    HeaderRecord,
+    Record,
+    TraceRecord,
+)
 from lerobot_serve.trace.format.run_files import later_parts, parts_of
 from lerobot_serve.trace.format.schema import LINE_LIMIT, SCHEMA_VERSION, TraceError
 
@@ -30,12 +37,13 @@ ReportBytes = Callable[[int], None]
 
 
 class TraceLine(NamedTuple):
-    """One line of a part; lines are counted from 1, the header."""
+    """One line of a part; lines are counted from 1, the header. One too long has its begin."""
 
     part: Path
     number: int
     size_bytes: int
-    record: Record
+    content: bytes
+    record: TraceRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +86,16 @@ class LineReader:
             size = len(line)
             if size == LINE_LIMIT and not line.endswith(b'\n'):
                 size += skip_line(file)
-                yield TraceLine(part, number, size, damaged_record(part, 'too_long', line))
+                yield TraceLine(part, number, size, line, damaged_record(part, 'too_long', line))
                 continue
             try:
-                record = decode(line if with_actions else strip_actions(line))
+                record = read_record(line if with_actions else strip_actions(line))
             except ValueError:
                 reason = 'no_record' if line.endswith(b'\n') else 'torn'
                 record = damaged_record(part, reason, line)
             if number == 1:
                 check_header(record, part, is_first)
-            yield TraceLine(part, number, size, record)
+            yield TraceLine(part, number, size, line, record)
 
 
 def _reporting(lines: Iterator[TraceLine], on_bytes_read: ReportBytes) -> Iterator[TraceLine]:
@@ -103,7 +111,7 @@ def _reporting(lines: Iterator[TraceLine], on_bytes_read: ReportBytes) -> Iterat
 
 def read_records(path: Path | str) -> Iterator[tuple[int, Record]]:
     """
-    Yield number and content of each line of the run of a file.
+    Yield number and content of each line of the run of a file, also of unknown kinds.
 
     An invalid line is {'kind': 'damaged', 'file', 'reason', 'text'} with the reason torn (the last
     line of a part whose process was killed), no_record or too_long. Raises TraceError, also while
@@ -112,7 +120,12 @@ def read_records(path: Path | str) -> Iterator[tuple[int, Record]]:
     path = Path(path)
     if not parts_of(path):
         raise TraceError(f'{path} is not a trace; name a file NAME.jsonl of a node')
-    return ((line.number, line.record) for line in LineReader().read(path))
+    return ((line.number, _content(line)) for line in LineReader().read(path))
+
+
+def _content(line: TraceLine) -> Record:
+    is_damaged = isinstance(line.record, DamagedRecord)
+    return fields_of(line.record) if is_damaged else decode(line.content)
 
 
 def strip_actions(line: bytes) -> bytes:
@@ -141,29 +154,33 @@ def skip_line(file: BinaryIO) -> int:
     return skipped
 
 
-def damaged_record(part: Path, reason: str, line: bytes) -> Record:
+def damaged_record(part: Path, reason: str, line: bytes) -> DamagedRecord:
     """Return the record for an invalid line."""
     text = line[:SHOWN_BYTES].decode(errors='replace')
-    return {'kind': 'damaged', 'file': part.name, 'reason': reason, 'text': text}
+    return DamagedRecord(file=part.name, reason=reason, text=text)
 
 
-def check_header(record: Record, part: Path, is_first: bool) -> None:
+def check_header(record: TraceRecord, part: Path, is_first: bool) -> None:
     """
     Raise TraceError for a file that is not a trace or has another version.
 
     A damaged header is accepted if an earlier part has one, or if the process was killed while
     writing it.
     """
-    is_torn = record.get('reason') == 'torn' and HEAD.startswith(record['text'][: len(HEAD)])
-    if record['kind'] == 'header':
-        version = record.get('schema_version')
+    is_torn = (
+        isinstance(record, DamagedRecord)
+        and record.reason == 'torn'
+        and HEAD.startswith(record.text[: len(HEAD)])
+    )
+    if isinstance(record, HeaderRecord):
+        version = record.schema_version
         if type(version) is not int:
             raise TraceError(f'{part}: schema_version must be a number, got {version!r}')
         if version != SCHEMA_VERSION:
             raise TraceError(
                 f'{part} has schema version {version}, this program reads '
                 f'{SCHEMA_VERSION}; read it with the version of lerobot_serve that wrote it: '
-                f'{record.get("version")}'
+                f'{record.version}'
             )
     elif is_first and not is_torn:
         raise TraceError(f'{part} is not a trace: it does not begin with a header')

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 import heapq
 
-from lerobot_serve.tools.traces.record_views import (
+from lerobot_serve.trace.format.records import (
     ExecutedRecord,
     IncidentRecord,
-    RecordView,
     StateRecord,
+    TraceRecord,
 )
 
 # number of longest stalls kept
@@ -70,7 +70,7 @@ class StallDetector:
         self._reason = ''
         self._time_s = 0.0
 
-    def add_record(self, time_s: float, record: RecordView) -> bool:
+    def add_record(self, time_s: float, record: TraceRecord) -> bool:
         """Process a record of the client; return whether a stall begins with it."""
         is_begin = False
         if isinstance(record, ExecutedRecord):

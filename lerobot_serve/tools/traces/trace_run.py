@@ -8,16 +8,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from lerobot_serve.tools.traces.fields import Record
 from lerobot_serve.tools.traces.reader import LineReader
-from lerobot_serve.tools.traces.record_views import (
+from lerobot_serve.trace.format.records import (
     ClockRecord,
     DamagedRecord,
     FooterRecord,
     HeaderRecord,
     ParameterRecord,
-    RecordView,
-    view_of,
+    Record,
+    TraceRecord,
 )
 
 # a clock value beyond it means damage
@@ -42,7 +41,7 @@ class Entry(NamedTuple):
 
     time_s: float
     run: TraceRun
-    record: RecordView
+    record: TraceRecord
 
 
 class TraceRun:
@@ -109,7 +108,7 @@ class TraceRun:
             self._part, self._line = line.part, line.number
             self.lines += 1
             self.size_bytes += line.size_bytes
-            record = view_of(line.record)
+            record = line.record
             if isinstance(record, OWN_RECORDS):
                 self._apply(record)
             mono_ns = record.mono_ns
@@ -117,14 +116,14 @@ class TraceRun:
                 self._time_s = self._offset_s + mono_ns / 1e9
             yield Entry(self._time_s, self, record)
 
-    def _apply(self, record: RecordView) -> None:
+    def _apply(self, record: TraceRecord) -> None:
         if isinstance(record, (HeaderRecord, ClockRecord)):
             self._offset_s = wall_offset_s(record, self._offset_s)
         if isinstance(record, HeaderRecord):
             if not self._is_headed:
                 self._head(record)
         elif isinstance(record, ParameterRecord):
-            self.parameters[record.name] = record.raw.get('new')
+            self.parameters[record.name] = record.new
         elif isinstance(record, FooterRecord):
             self.is_lossy |= bool(record.records_lost)
             self.is_ended = record.end_reason == 'closed'

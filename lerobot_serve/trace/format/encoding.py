@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lerobot_serve.trace.format.deferred_fields import resolve_deferred_fields
+from lerobot_serve.trace.format.records import fields_of, Record, TraceRecord
 from lerobot_serve.trace.format.schema import LINE_LIMIT
 
 # of a request: its images, and what needs them
@@ -27,35 +27,38 @@ class UnencodableRecord(ValueError):
     """A record that cannot be encoded: an internal error."""
 
 
-def encode(record: dict[str, Any], on_left_out: Callable[[int], None] = lambda _: None) -> bytes:
+def encode(
+    record: TraceRecord | Record, on_left_out: Callable[[int], None] = lambda _: None
+) -> bytes:
     """
-    Return the line with its newline. Raises UnencodableRecord. A line that would be too long has
-    `left_out_bytes` in place of IMAGE_FIELDS; `on_left_out` gets how long it would have been.
+    Return the line of a record, or of its fields, with its newline. Raises UnencodableRecord.
+
+    A line that would be too long has `left_out_bytes` in place of IMAGE_FIELDS; `on_left_out` gets
+    how long it would have been.
     """
-    if not (isinstance(record, dict) and isinstance(record.get('kind'), str)):
-        raise UnencodableRecord(
-            f'a record must be a dict with a kind, got {type(record).__name__}'
-        )
+    kind = record.get('kind') if isinstance(record, dict) else getattr(record, 'kind', None)
+    if not isinstance(kind, str):
+        raise UnencodableRecord(f'a record must have a kind, got {type(record).__name__}')
     try:
-        whole = resolve_deferred_fields(record)
+        whole = record if isinstance(record, dict) else fields_of(record)
         line = _to_line(whole)
         if len(line) > LINE_LIMIT and not whole.keys().isdisjoint(IMAGE_FIELDS):
             on_left_out(len(line))
             line = _line_without_images(whole, len(line))
     except Exception as error:
         # a trace error must never end the traced process
-        raise UnencodableRecord(f'record of kind {record["kind"]} is not JSON: {error}') from None
+        raise UnencodableRecord(f'record of kind {kind} is not JSON: {error}') from None
     if len(line) > LINE_LIMIT:
         raise UnencodableRecord(f'a line must have at most {LINE_LIMIT} bytes, got {len(line)}')
     return line
 
 
-def _line_without_images(record: dict[str, Any], size: int) -> bytes:
+def _line_without_images(record: Record, size: int) -> bytes:
     rest = {name: value for name, value in record.items() if name not in IMAGE_FIELDS}
     return _to_line(rest | {'left_out_bytes': size - len(_to_line(rest))})
 
 
-def decode(line: bytes) -> dict[str, Any]:
+def decode(line: bytes) -> Record:
     """Return the record. Raises ValueError."""
     try:
         record = _decode(line.decode())
@@ -66,12 +69,12 @@ def decode(line: bytes) -> dict[str, Any]:
     return record
 
 
-def _to_line(record: dict[str, Any]) -> bytes:
+def _to_line(record: Record) -> bytes:
     # invalid UTF-8 is replaced, not an error
     return _to_text(record).encode(errors='replace') + b'\n'
 
 
-def _to_text(record: dict[str, Any]) -> str:
+def _to_text(record: Record) -> str:
     try:
         return _encode(record)
     except ValueError:

@@ -1,26 +1,341 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Build the records of a trace: one function for each kind, so that each field has one name.
+The kinds of records of a trace: each field is declared once, for who writes and who reads.
 
-`now_ns` is the monotonic clock of the node. Fields that are None or an empty text are omitted;
-arrays are copied, so that the caller may reuse them. Pure functions; any thread.
+A field that is None or an empty text is not written. `mono_ns` is the monotonic clock of the node.
+A reader ignores fields and kinds that it does not know; what it may find missing or damaged has a
+value that says so (tools/traces/fields.py). Any thread; one thread changes a record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any
+import re
+from typing import Any, cast, NamedTuple
 
+from msgspec import field, Struct, structs
 import numpy as np
 
 from lerobot_serve.arrays import FloatArray
-from lerobot_serve.trace.format.record_ids import NO_IDS, RecordIds
+from lerobot_serve.contract.names import session_name
 from lerobot_serve.trace.format.schema import ROLES, SCHEMA_VERSION
 
+# the fields of a record, or of a part of it, by their names in the file
 Record = dict[str, Any]
 Actions = Sequence[float] | FloatArray
+
+# of a changed parameter: any value, also None
+WRITTEN_ALWAYS = ('old', 'new')
+# of the reasons of the edge and the cage for a hold without a known state
+STATE_UNKNOWN_WORDS = ('state is missing', 'state was missing', 'position unknown')
+# the reason of a router that hears nothing of the servers of the episode's slot, which it names
+# first: of the request, or of the server at all
+SILENT_SERVER = re.compile(
+    r'no eligible slot \(slot [^:]+: (no reply within|[^ ]+: server unavailable)'
+)
+
+
+class RecordIds(NamedTuple):
+    """What joins the records of edge, router and server."""
+
+    client_id: str = ''
+    session_epoch: int | None = None
+    seq: int | None = None
+    episode_id: str = ''
+
+    def fields(self) -> tuple[str, str, int | None, int | None, str]:
+        """Return the fields of a record, including the session name of client and epoch."""
+        epoch = self.session_epoch
+        name = session_name(self.client_id, epoch) if self.client_id and epoch is not None else ''
+        return self.client_id, name, epoch, self.seq, self.episode_id
+
+    def command_fields(self) -> tuple[str, str, int | None, int | None, str]:
+        """Return the fields of a command, in the control step: without the session name."""
+        return self.client_id, '', self.session_epoch, self.seq, self.episode_id
+
+
+class DeferredFields:
+    """
+    Fields of a record that are expensive: the hash of an image takes about 1 ms per MB. `fields`
+    returns them, in the thread that writes; `bytes` is the memory held until then.
+    """
+
+    def __init__(self, fields: Callable[[], Record], held_bytes: int) -> None:
+        self.fields, self.bytes = fields, held_bytes
+
+
+class TraceRecord(Struct, tag_field='kind'):
+    """Fields that a record of any kind may have; the others follow `*ids.fields()`."""
+
+    mono_ns: int | None = None
+    client_id: str = ''
+    session_id: str = ''
+    session_epoch: int | None = None
+    seq: int | None = None
+    episode_id: str = ''
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind."""
+        return str(self.__struct_config__.tag)
+
+
+class OtherRecord(TraceRecord, tag='other'):
+    """A record of an unknown kind."""
+
+
+class HeaderRecord(TraceRecord, tag='header', kw_only=True):
+    """
+    The first line of each part; `part` and `continues` are set when it is written.
+
+    Without `policies` they are not known yet; a record `policies` follows when they are.
+    """
+
+    schema_version: Any = None
+    node: str = ''
+    role: str = ''
+    version: Any = ''
+    wall_time: str = ''
+    policies: list[Any] | None = None
+    parameters: Record = {}
+    part: int | None = None
+    continues: str = ''
+
+
+class ClockRecord(TraceRecord, tag='clock', kw_only=True):
+    """Another time of day: that of the machine was set."""
+
+    wall_time: str
+
+
+class FooterRecord(TraceRecord, tag='footer', kw_only=True):
+    """The last line of each part; `records_lost` counts by reason, of the whole run."""
+
+    records: int | None
+    records_lost: dict[str, Any]
+    end_reason: str
+
+
+class DamagedRecord(TraceRecord, tag='damaged', kw_only=True):
+    """An invalid line, which only a reader makes."""
+
+    file: str
+    reason: str
+    text: str
+
+
+class ParameterRecord(TraceRecord, tag='parameter', kw_only=True):
+    """A changed parameter, redacted by the caller. `by` is who changed it, if that is known."""
+
+    name: str
+    by: str = ''
+    old: Any
+    new: Any
+
+
+class CommandRecord(TraceRecord, tag='command', kw_only=True):
+    """A command of an operator to a router: `by` is who and why, `reason` its effect."""
+
+    name: str
+    slot: str
+    by: str
+    reason: str
+
+
+class PoliciesRecord(TraceRecord, tag='policies', kw_only=True):
+    """The policies in use from now on; headers of later parts have them."""
+
+    policies: list[Any] | None
+
+
+class ExecutedRecord(TraceRecord, tag='executed', kw_only=True):
+    """
+    One command of an edge; `raw_actions` before the cage, `commanded` as sent to the robot, None
+    for a step without a command.
+    """
+
+    control_step: int | None
+    chunk_row: int | None = None
+    age_s: float | None = None
+    cage_result: str
+    rung: str
+    slot: str = ''
+    policy: str = ''
+    reason: str = ''
+    raw_actions: list[Any] | None = field(name='raw', default=None)
+    commanded: list[Any] | None = None
+
+    @property
+    def is_played(self) -> bool:
+        """Whether the command is an action of a chunk."""
+        return self.rung == 'policy'
+
+    @property
+    def is_held_for_state(self) -> bool:
+        """Whether the cage held the command because the state of the robot was not known."""
+        return self.cage_result == 'held' and any(
+            words in self.reason for words in STATE_UNKNOWN_WORDS
+        )
+
+    @property
+    def is_by_person(self) -> bool:
+        """Whether a person who has taken over commands."""
+        return self.rung == 'person'
+
+
+class RequestRecord(TraceRecord, tag='request', kw_only=True):
+    """
+    One request with its result, recorded by edge, router or server.
+
+    `task` and `images` are redacted by the caller; `later` has fields that the thread which writes
+    works out. `left_out_bytes` stands for images and `replay`, where the line was too long.
+    """
+
+    status: str = ''
+    episode: int | None = None
+    routing: Record | None = None
+    server: str = ''
+    policy: str = ''
+    seed: int | None = None
+    queue_wait_ms: float | None = None
+    processing_ms: float | None = None
+    inference_ms: float | None = None
+    round_trip_ms: float | None = None
+    request_bytes: int | None = None
+    chunk_bytes: int | None = None
+    chunk_range: list[int] | None = None
+    superseded: int | None = None
+    prefix_policy: str = ''
+    prefix_ignored: bool | None = None
+    dropped: Record | None = None
+    reason: str = ''
+    task: str | None = None
+    images: list[Record] | None = None
+    replay: Any = None
+    left_out_bytes: int | None = None
+    later: DeferredFields | None = None
+
+    @property
+    def slot(self) -> str:
+        """The slot that the request was routed to."""
+        slot = (self.routing or {}).get('slot')
+        return slot if type(slot) is str else ''
+
+    @property
+    def is_from_silent_server(self) -> bool:
+        """Whether a router refused the request because it heard nothing of its server."""
+        return SILENT_SERVER.match(self.reason) is not None
+
+
+class PlacementRecord(TraceRecord, tag='placement', kw_only=True):
+    """
+    The placement or the move of an episode by a router; `split_version` is None without a shared
+    state.
+    """
+
+    slot: str
+    bucket: int | None
+    split_percent: float | None
+    moved: bool
+    routing_key: str = ''
+    missing_episode_id: bool | None = None
+    sticky: bool | None = None
+    server: str = ''
+    policy: str = ''
+    reason: str = ''
+    split_version: int | None = None
+
+
+class StateRecord(TraceRecord, tag='state', kw_only=True):
+    """A change of state of one component (connection, ladder, slot_a, ...)."""
+
+    component: str
+    before: str = field(name='from')
+    after: str = field(name='to')
+    reason: str = ''
+
+
+class DropRecord(TraceRecord, tag='drop', kw_only=True):
+    """A count of dropped items; `item` is their kind, if ambiguous."""
+
+    reason: str
+    count: int | None
+    item: str = ''
+
+
+class ShadowRecord(TraceRecord, tag='shadow', kw_only=True):
+    """
+    One comparison of a shadow with the live policy; `cage_would_trip` is None where the limits are
+    unknown.
+    """
+
+    live_policy: str
+    shadow_policy: str
+    rows: int | None
+    divergence: float | None
+    divergence_in_spreads: float | None = None
+    divergence_per_action: Record | None = None
+    cage_would_trip: bool | None = None
+    latency_ms: float | None = None
+
+
+class OutcomeRecord(TraceRecord, tag='outcome', kw_only=True):
+    """The outcome of an episode: success, failure or aborted."""
+
+    outcome: str
+    slot: str = ''
+    policy: str = ''
+    reason: str = ''
+
+
+class ReportedOutcomeRecord(OutcomeRecord, tag='reported_outcome', kw_only=True):
+    """The outcome of an episode as a router received it; an edge records its own episodes."""
+
+
+class CanaryRecord(TraceRecord, tag='canary', kw_only=True):
+    """
+    An event of the canary, with the policy of its plan; `share_percent` is the candidate's share
+    from now on, `evidence` what a comparison passed with.
+    """
+
+    event: str
+    reason: str
+    policy: str = ''
+    share_percent: float | None = None
+    evidence: Record | None = None
+
+
+class GateRecord(TraceRecord, tag='gate', kw_only=True):
+    """
+    A policy may drive in slot b from now on, by a result of its gate; `recordings` is the hash of
+    what it was compared with `parent` on.
+    """
+
+    policy: str
+    result: str
+    parent: str
+    recordings: str
+    reason: str
+
+
+class IncidentRecord(TraceRecord, tag='incident', kw_only=True):
+    """An incident for an operator to investigate."""
+
+    name: str
+    reason: str = ''
+
+
+KINDS: dict[str, type[TraceRecord]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in (
+        *(HeaderRecord, ClockRecord, FooterRecord, DamagedRecord, ParameterRecord, CommandRecord),
+        *(PoliciesRecord, ExecutedRecord, RequestRecord, PlacementRecord, StateRecord),
+        *(DropRecord, ShadowRecord, OutcomeRecord, ReportedOutcomeRecord, CanaryRecord),
+        *(GateRecord, IncidentRecord),
+    )
+}
 
 
 def header(
@@ -32,27 +347,23 @@ def header(
     now_ns: int,
     parameters: Mapping[str, Any],
     policies: Sequence[Record] | None = None,
-) -> Record:
+) -> HeaderRecord:
     """
     Return the first record of a file. `wall_s` (seconds since 1970) and `now_ns` are the same
-    instant.
-
-    Without `policies` the field is omitted; a record `policies` follows when they are known.
-    Raises ValueError.
+    instant. Raises ValueError.
     """
     if role not in ROLES:
         raise ValueError(f'role must be one of {", ".join(ROLES)}, got {role!r}')
-    made = make_record(
-        'header', now_ns, NO_IDS, schema_version=SCHEMA_VERSION, node=node, role=role
+    return HeaderRecord(
+        now_ns,
+        schema_version=SCHEMA_VERSION,
+        node=node,
+        role=role,
+        version=version,
+        wall_time=wall_text(wall_s),
+        policies=None if policies is None else list(policies),
+        parameters=dict(parameters),
     )
-    made |= {'version': version, 'wall_time': wall_text(wall_s)}
-    known = {} if policies is None else {'policies': list(policies)}
-    return made | known | {'parameters': dict(parameters)}
-
-
-def clock(now_ns: int, wall_s: float) -> Record:
-    """Return the record of another time of day; both are the same instant."""
-    return make_record('clock', now_ns, NO_IDS, wall_time=wall_text(wall_s))
 
 
 def wall_text(wall_s: float) -> str:
@@ -67,15 +378,10 @@ def policy(slot: str, fingerprint: str) -> Record:
     return {'slot': slot, 'policy_id': policy_id or policy_hash, 'policy_hash': policy_hash}
 
 
-def policies(now_ns: int, present: Sequence[Record]) -> Record:
-    """Return the record of a change of policies; headers of later parts have the new ones."""
-    return make_record('policies', now_ns, NO_IDS, policies=list(present))
-
-
 def routing(
     slot: str, *, routing_key: str = '', missing_episode_id: bool = False, sticky: bool = False
 ) -> Record:
-    """Return the field `routing` of a `request` record."""
+    """Return the field `routing` of a request."""
     return {
         'slot': slot,
         'routing_key': routing_key,
@@ -84,297 +390,26 @@ def routing(
     }
 
 
-def request(
-    now_ns: int,
-    ids: RecordIds,
-    *,
-    status: str | Enum,
-    episode: int | None = None,
-    routing: Record | None = None,
-    server: str = '',
-    policy: str = '',
-    seed: int | None = None,
-    queue_wait_ms: float | None = None,
-    processing_ms: float | None = None,
-    inference_ms: float | None = None,
-    round_trip_ms: float | None = None,
-    request_bytes: int | None = None,
-    chunk_bytes: int | None = None,
-    chunk_range: Sequence[int] | None = None,
-    superseded: int | None = None,
-    prefix_policy: str = '',
-    prefix_ignored: bool | None = None,
-    dropped: Mapping[str, int] | None = None,
-    reason: str = '',
-    task: str | None = None,
-    images: Sequence[Record] | None = None,
-) -> Record:
-    """Return one request with its result; `task` and `images` are redacted by the caller."""
-    return make_record(
-        'request',
-        now_ns,
-        ids,
-        status=enum_name(status),
-        episode=episode,
-        routing=routing,
-        server=server,
-        policy=policy,
-        seed=seed,
-        queue_wait_ms=queue_wait_ms,
-        processing_ms=processing_ms,
-        inference_ms=inference_ms,
-        round_trip_ms=round_trip_ms,
-        request_bytes=request_bytes,
-        chunk_bytes=chunk_bytes,
-        chunk_range=chunk_range,
-        superseded=superseded,
-        prefix_policy=prefix_policy,
-        prefix_ignored=prefix_ignored,
-        dropped=dict(dropped) if dropped else None,
-        reason=reason,
-        task=task,
-        images=images,
-    )
-
-
-def executed(
-    now_ns: int,
-    ids: RecordIds,
-    *,
-    control_step: int,
-    cage_result: str | Enum,
-    rung: str | Enum,
-    raw: Actions | None,
-    commanded: Actions | None,
-    chunk_row: int | None = None,
-    age_s: float | None = None,
-    slot: str = '',
-    policy: str = '',
-    reason: str = '',
-) -> Record:
-    """Return one command: `raw` before the safety cage, `commanded` as sent to the robot."""
-    # without make_record: nearly twice as fast, in the control step
-    made: Record = {'kind': 'executed', 'mono_ns': now_ns}
-    if ids.client_id:
-        made['client_id'] = ids.client_id
-    if ids.seq is not None:
-        made['session_epoch'], made['seq'] = ids.session_epoch, ids.seq
-    if ids.episode_id:
-        made['episode_id'] = ids.episode_id
-    made['control_step'] = control_step
-    if chunk_row is not None:
-        made['chunk_row'] = chunk_row
-    if age_s is not None:
-        made['age_s'] = age_s
-    made['cage_result'], made['rung'] = enum_name(cage_result), enum_name(rung)
-    if slot:
-        made['slot'] = slot
-    if policy:
-        made['policy'] = policy
-    if reason:
-        made['reason'] = reason
-    if raw is not None:
-        made['raw'] = np.array(raw)
-    if commanded is not None:
-        made['commanded'] = np.array(commanded)
-    return made
-
-
-def state(
-    now_ns: int,
-    component: str,
-    before: str | Enum,
-    after: str | Enum,
-    *,
-    reason: str = '',
-    ids: RecordIds = NO_IDS,
-) -> Record:
-    """Return a state change of a component (connection, ladder, slot_a, ...)."""
-    names = {'from': enum_name(before), 'to': enum_name(after)}
-    return make_record('state', now_ns, ids, component=component, **names, reason=reason)
-
-
-def parameter(now_ns: int, name: str, old: Any, new: Any, *, by: str | None = None) -> Record:
-    """
-    Return a parameter change, with who made it if that is known; `old` and `new` are redacted by
-    the caller.
-    """
-    made = make_record('parameter', now_ns, NO_IDS, name=name, by=by)
-    return made | {'old': old, 'new': new}
-
-
-def command(now_ns: int, name: str, *, slot: str, by: str, text: str) -> Record:
-    """Return a command of an operator that was run: who and why, and its effect."""
-    return make_record('command', now_ns, NO_IDS, name=name, slot=slot, by=by, reason=text)
-
-
-def placement(
-    now_ns: int,
-    ids: RecordIds,
-    *,
-    slot: str,
-    bucket: int,
-    split_percent: int | None,
-    moved: bool,
-    routing_key: str = '',
-    missing_episode_id: bool | None = None,
-    sticky: bool | None = None,
-    server: str = '',
-    policy: str = '',
-    reason: str = '',
-    split_version: int = 0,
-) -> Record:
-    """Return the placement of an episode; `split_version` is 0 without a shared state."""
-    return make_record(
-        'placement',
-        now_ns,
-        ids,
-        slot=slot,
-        bucket=bucket,
-        split_percent=split_percent,
-        moved=moved,
-        routing_key=routing_key,
-        missing_episode_id=missing_episode_id,
-        sticky=sticky,
-        server=server,
-        policy=policy,
-        reason=reason,
-        split_version=split_version or None,
-    )
-
-
-def shadow(
-    now_ns: int,
-    ids: RecordIds,
-    *,
-    live_policy: str,
-    shadow_policy: str,
-    rows: int,
-    divergence: float,
-    divergence_in_spreads: float | None = None,
-    divergence_per_action: Mapping[str, float] | None = None,
-    cage_would_trip: bool | None = None,
-    latency_ms: float | None = None,
-) -> Record:
-    """Return one shadow comparison; `cage_would_trip` is None where the limits are unknown."""
-    return make_record(
-        'shadow',
-        now_ns,
-        ids,
-        live_policy=live_policy,
-        shadow_policy=shadow_policy,
-        rows=rows,
-        divergence=divergence,
-        divergence_in_spreads=divergence_in_spreads,
-        divergence_per_action=divergence_per_action and dict(divergence_per_action),
-        cage_would_trip=cage_would_trip,
-        latency_ms=latency_ms,
-    )
-
-
-def outcome(
-    now_ns: int,
-    ids: RecordIds,
-    outcome: str | Enum,
-    *,
-    slot: str = '',
-    policy: str = '',
-    reason: str = '',
-) -> Record:
-    """Return the outcome of an episode: success, failure or aborted."""
-    fields = {'outcome': enum_name(outcome), 'slot': slot, 'policy': policy, 'reason': reason}
-    return make_record('outcome', now_ns, ids, **fields)
-
-
-def reported_outcome(
-    now_ns: int, episode_id: str, outcome: str, *, slot: str, policy: str
-) -> Record:
-    """Return an outcome as a router received it; an edge has a record of its own episodes."""
-    ids = RecordIds(episode_id=episode_id)
-    return make_record('reported_outcome', now_ns, ids, outcome=outcome, slot=slot, policy=policy)
-
-
-def canary(
-    now_ns: int,
-    event: str,
-    *,
-    reason: str,
-    policy: str = '',
-    share_percent: float | None = None,
-    evidence: Mapping[str, float] | None = None,
-) -> Record:
-    """
-    Return an event of the canary; `policy` is that of its plan, `share_percent` the candidate's
-    share from now on, `evidence` what a comparison passed with.
-    """
-    return make_record(
-        'canary',
-        now_ns,
-        NO_IDS,
-        event=event,
-        reason=reason,
-        policy=policy or None,
-        share_percent=share_percent,
-        evidence=evidence and dict(evidence),
-    )
-
-
-def gate(
-    now_ns: int, policy: str, result: str, *, parent: str, recordings: str, reason: str
-) -> Record:
-    """
-    Return that a policy may drive in slot b by the result of its gate; `recordings` is the hash of
-    what it was compared with `parent` on.
-    """
-    return make_record(
-        'gate',
-        now_ns,
-        NO_IDS,
-        policy=policy,
-        result=result,
-        parent=parent,
-        recordings=recordings,
-        reason=reason,
-    )
-
-
-def drop(
-    now_ns: int, reason: str, *, count: int = 1, item: str = '', ids: RecordIds = NO_IDS
-) -> Record:
-    """Return a count of drops; `item` is the kind of the dropped items, if ambiguous."""
-    return make_record('drop', now_ns, ids, reason=reason, count=count, item=item)
-
-
-def incident(now_ns: int, name: str, *, reason: str = '', ids: RecordIds = NO_IDS) -> Record:
-    """Return an incident, which an operator should investigate."""
-    return make_record('incident', now_ns, ids, name=name, reason=reason)
-
-
-def footer(
-    now_ns: int, *, records: int, records_lost: Mapping[str, int], end_reason: str
-) -> Record:
-    """Return the last record of a part; `records_lost` counts by reason, of the whole run."""
-    return make_record(
-        'footer',
-        now_ns,
-        NO_IDS,
-        records=records,
-        records_lost=dict(records_lost),
-        end_reason=end_reason,
-    )
-
-
-def make_record(kind: str, now_ns: int, ids: RecordIds, **fields: Any) -> Record:
-    """Return a record of any kind, without fields that are None or an empty text."""
-    made: Record = {'kind': kind, 'mono_ns': now_ns}
-    if ids is not NO_IDS:
-        fields = ids.fields() | fields
-    for name, value in fields.items():
-        if not (value is None or value == ''):
-            made[name] = value
-    return made
+def copied(actions: Actions | None) -> list[Any] | None:
+    """Return actions that the caller may change; who writes and reads takes them as a list."""
+    return None if actions is None else cast(list[Any], np.array(actions))
 
 
 def enum_name(value: str | Enum) -> str:
     """Return the name of an enumeration member as written in a trace."""
     return value.name.lower() if isinstance(value, Enum) else value
+
+
+def fields_of(record: TraceRecord) -> Record:
+    """Return a record by the names of its fields as written, those worked out now included."""
+    made: Record = {'kind': record.kind}
+    for name, value in zip(record.__struct_encode_fields__, structs.astuple(record), strict=True):
+        # an array has no truth
+        if value is None or (type(value) is str and not value):
+            if name in WRITTEN_ALWAYS:
+                made[name] = value
+        else:
+            made[name] = value
+    if later := made.pop('later', None):
+        made |= {name: value for name, value in later.fields().items() if value not in (None, '')}
+    return made

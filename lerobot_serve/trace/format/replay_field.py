@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Encode and decode the replay content, a field of a server's `request` record.
+What a `request` record has of a reply: its new rows, and for a replay, in a server's, all of it.
 
 The field holds the reply and the request without its images, which are in the record itself. Pure
 functions; any thread.
@@ -14,10 +14,29 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Malformed, Unencodable
-from lerobot_serve.trace.format.records import Record
+from lerobot_serve.contract.schema import Flag
+from lerobot_serve.trace.format.records import Record, RequestRecord
+
+
+def repeated_rows(request: Observation) -> int:
+    """Return the number of prefix rows that the reply repeats."""
+    return min(request.inference_delay_steps, len(request.prefix_robot))
+
+
+def chunk_range(chunk: Chunk, repeated: int) -> list[int] | None:
+    """
+    Return the first new row and the number of rows; None for a reply without actions.
+
+    The rows before the first repeat the prefix, unless it was ignored.
+    """
+    rows = len(chunk.robot)
+    first = 0 if chunk.header.flags & Flag.PREFIX_IGNORED else repeated
+    return [first, rows] if rows else None
+
 
 # the field of the record
 REPLAY_FIELD = 'replay'
@@ -45,16 +64,14 @@ def encode_field(observation: Observation | None, reply: bytes, info: Mapping[st
     return field
 
 
-def decode_field(record: Record) -> ReplayContent | None:
+def decode_field(record: RequestRecord) -> ReplayContent | None:
     """Return the replay content of a record, None without such a field. Raises ValueError."""
-    field = record.get(REPLAY_FIELD)
+    field = record.replay
     if field is None:
         return None
     try:
         reply = _bytes(field['answer'])
-        request = (
-            _request(field['request'], record.get('images', ())) if 'request' in field else b''
-        )
+        request = _request(field['request'], record.images or []) if 'request' in field else b''
         return ReplayContent(request, reply, _info(field))
     except (KeyError, TypeError, AttributeError, Malformed, Unencodable) as error:
         raise ValueError(f'{REPLAY_FIELD} of a request is invalid: {error!r}') from error

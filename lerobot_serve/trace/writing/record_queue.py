@@ -7,7 +7,7 @@ from collections import Counter, deque
 import threading
 from typing import Any
 
-from lerobot_serve.trace.format.deferred_fields import DEFERRED, DeferredFields
+from lerobot_serve.trace.format.records import RequestRecord, TraceRecord
 
 RECORDS_LIMIT = 8192
 QUEUED_IMAGE_BYTES_LIMIT = 64 << 20
@@ -24,14 +24,14 @@ class RecordQueue:
 
     def __init__(self, limit: int = RECORDS_LIMIT) -> None:
         self._limit = limit
-        self._records: deque[dict[str, Any]] = deque()
+        self._records: deque[TraceRecord] = deque()
         self._image_bytes = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def put(self, record: dict[str, Any]) -> bool:
+    def put(self, record: TraceRecord) -> bool:
         """Queue a record; return False when full. Concurrent calls may exceed the limit."""
         if len(self._records) >= self._limit:
             return False
@@ -41,7 +41,7 @@ class RecordQueue:
         self._records.append(record)
         return True
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> TraceRecord:
         """Remove and return the oldest record. Raises IndexError."""
         record = self._records.popleft()
         size = image_bytes(record)
@@ -87,15 +87,15 @@ class LossCounter:
             return dict(self._total)
 
 
-def image_bytes(record: dict[str, Any]) -> int:
+def image_bytes(record: TraceRecord) -> int:
     """Return the approximate memory of the images of a queued record."""
-    later = record.get(DEFERRED)
-    if isinstance(later, DeferredFields):
-        return later.bytes
-    return sum(len(image.get('base64', '')) for image in record.get('images') or ())
+    if not isinstance(record, RequestRecord):
+        return 0
+    if record.later:
+        return record.later.bytes
+    return sum(len(image.get('base64', '')) for image in record.images or ())
 
 
 def record_kind(record: Any) -> str:
     """Return the kind of a queued record."""
-    kind = record.get('kind') if isinstance(record, dict) else None
-    return kind if isinstance(kind, str) else UNKNOWN
+    return record.kind if isinstance(record, TraceRecord) else UNKNOWN

@@ -13,15 +13,51 @@ from collections.abc import Callable
 from pathlib import Path
 import threading
 import time
-from typing import Any
 
 from lerobot_serve.trace.format.encoding import encode, UnencodableRecord
-from lerobot_serve.trace.format.records import clock as clock_record
-from lerobot_serve.trace.format.records import drop, footer, state, wall_text
+from lerobot_serve.trace.format.records import (
+    ClockRecord,
+    DropRecord,
+    fields_of,
+    FooterRecord,
+    HeaderRecord,
+    PoliciesRecord,
+    StateRecord,
+    TraceRecord,
+    wall_text,
+)
 from lerobot_serve.trace.format.schema import LINE_LIMIT
 from lerobot_serve.trace.writing.record_queue import LossCounter, record_kind, RecordQueue
 from lerobot_serve.trace.writing.rotating_file import RotatingTraceFile
-from lerobot_serve.trace.writing.time_of_day import TimeOfDay
+
+CHECK_NS, MOVED_S = 60_000_000_000, 1.0
+
+
+class TimeOfDay:
+    """
+    Watches the time of day against the clock of a node: a robot without a battery for its clock
+    starts at a wrong one, and NTP sets it later. `wall` returns the seconds since 1970. One thread
+    at a time.
+    """
+
+    def __init__(self, clock: Callable[[], int], wall: Callable[[], float]) -> None:
+        self._clock, self._wall = clock, wall
+        self.take()
+
+    def take(self) -> tuple[int, float]:
+        """Return one instant by both clocks."""
+        now_ns, wall_s = self._clock(), self._wall()
+        self._checked_ns, self._offset_s = now_ns, wall_s - now_ns / 1e9
+        return now_ns, wall_s
+
+    def has_moved(self) -> bool:
+        """Return whether it was set since `take`; looks once in CHECK_NS."""
+        now_ns = self._clock()
+        if now_ns - self._checked_ns < CHECK_NS:
+            return False
+        self._checked_ns = now_ns
+        return abs(self._wall() - now_ns / 1e9 - self._offset_s) > MOVED_S
+
 
 FLUSH_S = 0.05
 # a wait that is longer by this shows that the process did not run
@@ -38,7 +74,7 @@ class TraceWriter:
         self,
         folder: Path,
         name: str,
-        header: dict[str, Any],
+        header: HeaderRecord,
         *,
         limit_bytes: int,
         keep_files: int,
@@ -57,7 +93,7 @@ class TraceWriter:
             self._folder, name, limit_bytes=limit_bytes, keep_files=keep_files
         )
         encode(header)
-        self._header = dict(header)
+        self._header = fields_of(header)
         self._log_warning, self._clock = log_warning, clock
         self._queue, self._losses = RecordQueue(), LossCounter()
         self._wake = threading.Event()
@@ -67,7 +103,7 @@ class TraceWriter:
         self._is_closing = self._has_ended = self._has_left_out = False
         self.written = 0
 
-    def write(self, record: dict[str, Any]) -> None:
+    def write(self, record: TraceRecord) -> None:
         """Queue a record, which the caller must not change afterwards; any thread."""
         try:
             if self._is_closing:
@@ -94,8 +130,12 @@ class TraceWriter:
     def _note_wait(self, waited_ns: int) -> None:
         if waited_ns >= STOOD_STILL_NS:
             # `reason` is the length, which readers need
-            record = state(
-                self._clock(), 'process', 'still', 'runs', reason=f'{waited_ns / 1e9:.3f} s'
+            record = StateRecord(
+                self._clock(),
+                component='process',
+                before='still',
+                after='runs',
+                reason=f'{waited_ns / 1e9:.3f} s',
             )
             self.write(record)
 
@@ -146,7 +186,8 @@ class TraceWriter:
         self._write_losses()
         if self._time_of_day.has_moved():
             # where it cannot be written, the header of the next part has it
-            self._append(encode(clock_record(*self._time_of_day.take())))
+            now_ns, wall_s = self._time_of_day.take()
+            self._append(encode(ClockRecord(now_ns, wall_time=wall_text(wall_s))))
 
     def _ensure_open(self) -> None:
         """Open the first part, or a new one after a failure once the retry is due."""
@@ -159,15 +200,15 @@ class TraceWriter:
         except OSError as error:
             self._fail(error)
 
-    def _put(self, record: dict[str, Any]) -> None:
+    def _put(self, record: TraceRecord) -> None:
         kind = record_kind(record)
         try:
             line = encode(record, self._on_left_out)
         except UnencodableRecord:
             self._losses.add('trace_unwritable', kind)
             return
-        if kind == 'policies':
-            self._header['policies'] = record['policies']
+        if isinstance(record, PoliciesRecord):
+            self._header['policies'] = record.policies
         if not self._append(line):
             self._losses.add('trace_failed', kind)
 
@@ -198,7 +239,7 @@ class TraceWriter:
 
     def _write_losses(self) -> None:
         for reason, kind, count in self._losses.unreported():
-            record = drop(self._clock(), reason, count=count, item=kind)
+            record = DropRecord(self._clock(), reason=reason, count=count, item=kind)
             if not self._append(encode(record)):
                 return
             self._losses.mark_reported(reason, kind, count)
@@ -211,7 +252,7 @@ class TraceWriter:
         self._retry_ns = None
 
     def _end_part(self, reason: str) -> None:
-        end = footer(
+        end = FooterRecord(
             self._clock(),
             records=self._output.records,
             records_lost=self.losses,

@@ -10,7 +10,7 @@ from typing import Any
 from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
-from lerobot_serve.trace.format.records import Record
+from lerobot_serve.trace.format.records import fields_of, Record, TraceRecord
 from lerobot_serve.trace.format.redaction import Redaction
 from lerobot_serve.trace.writing.writer import TraceWriter
 from support.edge.request_pipeline_rig import begin_session, RTC
@@ -21,13 +21,15 @@ CLIENT = 'robot_1'
 
 
 class Notes:
-    """Stands for a writer: keeps the records in memory."""
+    """Stands for a writer: keeps the records in memory, and their fields as written."""
 
     def __init__(self) -> None:
+        self.queued: list[TraceRecord] = []
         self.records: list[Record] = []
 
-    def write(self, record: Record) -> None:
-        self.records.append(record)
+    def write(self, record: TraceRecord) -> None:
+        self.queued.append(record)
+        self.records.append(fields_of(record))
 
     def of(self, kind: str) -> list[Record]:
         return [record for record in self.records if record['kind'] == kind]

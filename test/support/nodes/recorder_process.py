@@ -11,7 +11,9 @@ import subprocess
 
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.processes.parent_death import end_with_parent
-from support.nodes.edge_rig import EdgeRig
+from lerobot_serve_interfaces.msg import EpisodeOutcome
+from support.nodes.edge_rig import EDGE, EdgeRig
+from support.nodes.played_robot import ROBOT
 
 LIMIT_S = 30.0
 
@@ -56,3 +58,17 @@ def wait_until_recorded(rig: EdgeRig, process: Recorder, *topics: str) -> None:
     """
     for topic in topics:
         rig.wait(lambda t=topic: f'recording {t} ' in process.log, f'{topic} is recorded')
+
+
+def wait_until_heard(rig: EdgeRig, *processes: Recorder) -> None:
+    """Wait until recorders have read the robot file and hear the inputs that it names."""
+    for process in processes:
+        wait_until_recorded(rig, process, f'{EDGE}/executed_action', f'{ROBOT}/joint_states')
+
+
+def run_episode(rig: EdgeRig, episode_id: str, outcome: int = EpisodeOutcome.SUCCESS) -> None:
+    """Let the robot play an episode to its outcome."""
+    run = rig.run(episode_id=episode_id, task='reach')
+    rig.wait_for_play(10)
+    rig.judge(outcome, episode_id)
+    run.result()

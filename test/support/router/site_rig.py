@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from lerobot_serve.router.api.slot_commands import run_slot_command
-from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import RecordIds
 from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
 
 

@@ -23,6 +23,7 @@ from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.observability.trace_recorder import make_trace_recorder
 from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.trace.format.records import fields_of
 from support.server.worker_rig import JPEG, RAW
 from support.tools.replay_rig import request, SHAPE
 from support.tools.trace_rig import header, Trace
@@ -116,7 +117,7 @@ def traced(
 def edge_trace(folder: Path, role: str = 'edge') -> Path:
     """Return the trace of a node that is no policy server."""
     trace = Trace(folder, role)
-    trace.writer._header = header(role=role)
+    trace.writer._header = fields_of(header(role=role))
     trace.note('dead')
     trace.writer.close()
     return trace.writer.path

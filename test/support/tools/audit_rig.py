@@ -22,7 +22,7 @@ from lerobot_serve.cage.result import LastCommand
 from lerobot_serve.tools.audit.checks.check import ROLLOUT_CHECKS
 from lerobot_serve.tools.audit.engine import AuditResult, CheckResult
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.records import Record, RecordIds
+from lerobot_serve.trace.format.records import fields_of, Record, RecordIds
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 STEP_S, STEP_NS, MS = 0.02, 20_000_000, 1_000_000
@@ -162,21 +162,21 @@ class _Driver:
             self._tick += 50
             self._last = None
             self.drive.now_ns += 50 * STEP_NS
-        self.drive.edge.append(records.incident(self.drive.now_ns, 'episode_ended'))
+        ended = records.IncidentRecord(self.drive.now_ns, name='episode_ended')
+        self.drive.edge.append(fields_of(ended))
 
     def _decide(self, episode_id: str, slot: str, *, moved: bool) -> None:
         ids = RecordIds(self._client, self._epoch, self._seq + 1, episode_id)
-        self.drive.router.append(
-            records.placement(
-                self.drive.now_ns + ROUTER_AHEAD_NS,
-                ids,
-                slot=slot,
-                bucket=7,
-                split_percent=50,
-                moved=moved,
-                policy=POLICY[slot],
-            )
+        decided = records.PlacementRecord(
+            self.drive.now_ns + ROUTER_AHEAD_NS,
+            *ids.fields(),
+            slot=slot,
+            bucket=7,
+            split_percent=50,
+            moved=moved,
+            policy=POLICY[slot],
         )
+        self.drive.router.append(fields_of(decided))
 
     def _request(self, episode_id: str, number: int, slot: str, rows: int) -> None:
         drive, chance = self.drive, self._chance
@@ -187,9 +187,9 @@ class _Driver:
         drive.now_ns += int(round_trip_ms * MS) + chance.randrange(MS)
         is_answered = chance.random() < 0.9
         for content, ahead_ns in ((drive.edge, 0), (drive.router, ROUTER_AHEAD_NS)):
-            made = records.request(
+            made = records.RequestRecord(
                 drive.now_ns + ahead_ns,
-                ids,
+                *ids.fields(),
                 status='ok' if is_answered else 'too_late',
                 episode=number,
                 routing=records.routing(slot, routing_key=episode_id),
@@ -199,8 +199,8 @@ class _Driver:
                 queue_wait_ms=0.1,
             )
             if chance.random() < 0.5:
-                made |= {'prefix_policy': POLICY['a'], 'prefix_ignored': slot != 'a'}
-            content.append(made)
+                made.prefix_policy, made.prefix_ignored = POLICY['a'], slot != 'a'
+            content.append(fields_of(made))
         if is_answered:
             self._play(ids, slot, rows, captured_ns)
         if chance.random() < 0.3:
@@ -232,15 +232,14 @@ class _Driver:
         self._last = last.after(judgement.command, STEP_S)
         self._tick += 1
         self.drive.now_ns += STEP_NS
-        self.drive.edge.append(
-            records.executed(
-                self.drive.now_ns,
-                ids,
-                control_step=self._tick,
-                cage_result=judgement.verdict,
-                rung=rung,
-                raw=wanted,
-                commanded=judgement.command,
-                **{'reason': judgement.reason} | more,
-            )
+        executed = records.ExecutedRecord(
+            self.drive.now_ns,
+            *ids.command_fields(),
+            control_step=self._tick,
+            cage_result=records.enum_name(judgement.verdict),
+            rung=rung,
+            raw_actions=records.copied(wanted),
+            commanded=records.copied(judgement.command),
+            **{'reason': judgement.reason} | more,
         )
+        self.drive.edge.append(fields_of(executed))

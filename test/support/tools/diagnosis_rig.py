@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import encode
-from lerobot_serve.trace.format.records import Record, RecordIds
+from lerobot_serve.trace.format.records import Record, RecordIds, TraceRecord
 
 WALL_S = 1_785_420_000.0
 LENGTH_S, STEP_S, ASK_S = 40.0, 0.1, 0.5
@@ -44,9 +44,10 @@ class Scene:
     trouble: str = ''
     told: dict[str, list[Record]] = field(default_factory=lambda: {name: [] for name in ROLES})
 
-    def add(self, node: str, time_s: float, record: Record) -> None:
-        record['mono_ns'] = int((time_s + BOOTED_S[node]) * 1e9)
-        self.told[node].append(record)
+    def add(self, node: str, time_s: float, record: TraceRecord | Record) -> None:
+        fields = record if isinstance(record, dict) else records.fields_of(record)
+        fields['mono_ns'] = int((time_s + BOOTED_S[node]) * 1e9)
+        self.told[node].append(fields)
 
     def write(self, folder: Path, spoil: Mapping[str, list[bytes]] | None = None) -> None:
         folder.mkdir(exist_ok=True)
@@ -56,7 +57,7 @@ class Scene:
             (folder / f'{node}.jsonl').write_bytes(b''.join([*lines, encode(footer(node))]))
 
 
-def header(node: str) -> Record:
+def header(node: str) -> TraceRecord:
     return records.header(
         node=f'/{node}',
         role=ROLES[node],
@@ -67,9 +68,9 @@ def header(node: str) -> Record:
     )
 
 
-def footer(node: str) -> Record:
+def footer(node: str) -> TraceRecord:
     end_ns = int((BOOTED_S[node] + LENGTH_S) * 1e9)
-    return records.footer(end_ns, records=0, records_lost={}, end_reason='closed')
+    return records.FooterRecord(end_ns, records=0, records_lost={}, end_reason='closed')
 
 
 def scene(trouble: str = '') -> Scene:
@@ -81,8 +82,14 @@ def scene(trouble: str = '') -> Scene:
         _commands(made, client)
     if trouble == 'router':
         ids = RecordIds('robot_1', 3, 50, 'episode')
-        decision = records.placement(
-            0, ids, slot='b', bucket=1, split_percent=50, moved=True, reason='slot a is down'
+        decision = records.PlacementRecord(
+            0,
+            *ids.fields(),
+            slot='b',
+            bucket=1,
+            split_percent=50,
+            moved=True,
+            reason='slot a is down',
         )
         made.add('router', STALL_S[0], decision)
     if trouble == 'session_lost':
@@ -90,7 +97,9 @@ def scene(trouble: str = '') -> Scene:
         _connection(made, STALL_S[1], 'streaming')
     if trouble in ('server_stopped', 'router_stopped'):
         length = f'{STILL_S[1] - STILL_S[0]:.3f} s'
-        noted = records.state(0, 'process', 'still', 'runs', reason=length)
+        noted = records.StateRecord(
+            0, component='process', before='still', after='runs', reason=length
+        )
         made.add(trouble.removesuffix('_stopped'), STILL_S[1], noted)
     for told in made.told.values():
         told.sort(key=lambda record: record['mono_ns'])
@@ -99,7 +108,14 @@ def scene(trouble: str = '') -> Scene:
 
 def _connection(made: Scene, time_s: float, after: str) -> None:
     robot = RecordIds('robot_1')
-    change = records.state(0, 'connection', 'streaming', after, reason='session_lost', ids=robot)
+    change = records.StateRecord(
+        0,
+        *robot.fields(),
+        component='connection',
+        before='streaming',
+        after=after,
+        reason='session_lost',
+    )
     made.add('robot_1', time_s, change)
 
 
@@ -123,22 +139,39 @@ def _request(made: Scene, client: str, number: int) -> None:
     is_still = is_his and trouble in ('server_stopped', 'router_stopped')
     lost |= is_still and STILL_S[0] <= sent_s < STILL_S[1]
     if lost:
-        ended = records.request(0, ids, status='timed_out', reason='request_timeout')
+        ended = records.RequestRecord(
+            0, *ids.fields(), status='timed_out', reason='request_timeout'
+        )
         made.add(client, sent_s + PARAMETERS['request_timeout_s'], ended)
     else:
-        told = records.request(0, ids, status=status, round_trip_ms=whole_ms, **parts)
+        told = records.RequestRecord(
+            0, *ids.fields(), status=status, round_trip_ms=whole_ms, **parts
+        )
         made.add(client, end_s, told)
     if lost and (is_still or trouble == 'request_lost'):
         return
     if lost and trouble == 'superseded_requests':
-        made.add('server', end_s, records.request(0, ids, status='superseded', queue_wait_ms=2.0))
+        made.add(
+            'server',
+            end_s,
+            records.RequestRecord(0, *ids.fields(), status='superseded', queue_wait_ms=2.0),
+        )
         return
-    made.add('server', end_s - way_ms / 2e3, records.request(0, ids, status=status, **parts))
+    made.add(
+        'server',
+        end_s - way_ms / 2e3,
+        records.RequestRecord(0, *ids.fields(), status=status, **parts),
+    )
     if not lost:
         is_moved = trouble == 'router' and is_his and sent_s >= STALL_S[0]
         replica = '/other' if is_moved else '/server'
-        passed = records.request(
-            0, ids, status=status, server=replica, round_trip_ms=whole_ms - way_ms / 2, **parts
+        passed = records.RequestRecord(
+            0,
+            *ids.fields(),
+            status=status,
+            server=replica,
+            round_trip_ms=whole_ms - way_ms / 2,
+            **parts,
         )
         made.add('router', end_s - way_ms / 4e3, passed)
 
@@ -158,13 +191,13 @@ def _commands(made: Scene, client: str) -> None:
         control_step += 1
         rung, why = ('ramp', 'ramp: nothing_to_play') if is_stall else ('policy', '')
         verdict, reason = HELD.get(trouble, ('pass', '')) if is_rough else ('pass', '')
-        command = records.executed(
+        command = records.ExecutedRecord(
             0,
-            RecordIds(client),
+            *RecordIds(client).command_fields(),
             control_step=control_step,
             cage_result=verdict,
             rung=rung,
-            raw=None,
+            raw_actions=None,
             commanded=None,
             reason='; '.join(filter(None, (reason, why))),
         )

@@ -13,8 +13,7 @@ from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.types import Time
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, OUTCOME
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.qos_profiles import OfferedProfile
+from lerobot_serve.tools.bags.recording.metadata import BagTopic, OfferedProfile
 from lerobot_serve.tools.recorder.robots.known_robots import TEXT_TYPE
 from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
 

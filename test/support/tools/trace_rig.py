@@ -13,7 +13,7 @@ from typing import Any
 
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.records import RecordIds
+from lerobot_serve.trace.format.records import HeaderRecord, RecordIds
 from lerobot_serve.trace.writing import rotating_file
 from lerobot_serve.trace.writing.writer import TraceWriter
 
@@ -22,7 +22,7 @@ WALL_S = 1_750_000_000.25
 IDS = RecordIds('robot_1', 77, 12, 'episode-1')
 
 
-def header(**changed: Any) -> dict[str, Any]:
+def header(**changed: Any) -> HeaderRecord:
     values = {
         'node': '/edge_controller',
         'role': 'edge',
@@ -55,7 +55,7 @@ class Trace:
     def note(self, *names: str) -> None:
         """Write an incident for each name, down to the disk."""
         for name in names:
-            self.writer.write(records.incident(self.now_ns, name))
+            self.writer.write(records.IncidentRecord(self.now_ns, name=name))
         self.writer.drain()
 
     def files(self) -> list[Path]:

@@ -8,11 +8,7 @@ import threading
 import pytest
 from support.tools.trace_rig import Trace
 
-from lerobot_serve.trace.format.deferred_fields import (
-    DEFERRED,
-    DeferredFields,
-    resolve_deferred_fields,
-)
+from lerobot_serve.trace.format.records import DeferredFields, RequestRecord
 from lerobot_serve.trace.writing.record_queue import QUEUED_IMAGE_BYTES_LIMIT
 
 
@@ -21,8 +17,8 @@ def trace(tmp_path) -> Trace:
     return Trace(tmp_path)
 
 
-def later(fields, size: int = 0) -> dict:
-    return {'kind': 'request', 'mono_ns': 1, DEFERRED: DeferredFields(fields, size)}
+def later(fields, size: int = 0) -> RequestRecord:
+    return RequestRecord(1, later=DeferredFields(fields, size))
 
 
 def test_they_are_worked_out_by_who_writes(trace):
@@ -60,8 +56,3 @@ def test_what_waits_with_them_is_bounded_and_freed(trace):
     trace.writer.write(later(lambda: {'seq': 3}, half))
     trace.writer.drain()
     assert [record['seq'] for record in trace.read('request')] == [0, 1, 3]
-
-
-def test_a_record_without_them_is_as_it_was():
-    record = {'kind': 'any', 'later': 'than'}
-    assert resolve_deferred_fields(record) is record

@@ -167,7 +167,7 @@ def test_a_disk_that_hangs_does_not_keep_a_process_from_ending(trace, monkeypatc
     with trace.writer._write_lock:
         trace.writer.close()
     assert 'blocked' in trace.told[0]
-    trace.writer.write(records.incident(1, 'late'))
+    trace.writer.write(records.IncidentRecord(1, name='late'))
     assert trace.writer.losses == {'trace_closed': 1}
     trace.writer.close()
 
@@ -176,7 +176,7 @@ def test_new_policies_are_known_although_the_disk_was_full(trace):
     trace.note('one')
     fill(trace.writer)
     present = [records.policy('a', 'pick@77')]
-    trace.writer.write(records.policies(1, present))
+    trace.writer.write(records.PoliciesRecord(1, policies=present))
     trace.note('lost')
     trace.now_ns = RETRY_NS
     trace.note('two')

@@ -32,7 +32,7 @@ writer = TraceWriter(
 threading.Thread(target=writer.run, args=(threading.Event(),), daemon=True).start()
 for seq in count():
     ids, reason = IDS._replace(seq=seq), 'x' * (seq % 500)
-    writer.write(records.request(seq, ids, status='ok', reason=reason))
+    writer.write(records.RequestRecord(seq, *ids.fields(), status='ok', reason=reason))
     if seq >= {FIRST}:
         writer.drain()
     if seq == {FIRST}:

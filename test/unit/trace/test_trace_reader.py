@@ -15,6 +15,7 @@ from lerobot_serve.tools.traces import reader as module
 from lerobot_serve.tools.traces.query import TraceQuery
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.trace.format.encoding import encode
+from lerobot_serve.trace.format.records import fields_of
 from lerobot_serve.trace.format.schema import TraceError
 
 HEADER = encode(header())
@@ -193,7 +194,7 @@ def test_a_long_trace_takes_little_memory(file):
 
 def test_unknown_kinds_and_fields_are_handed_on(file):
     new = encode({'kind': 'of_later_days', 'new_field': {'deep': [1]}})
-    file.write_bytes(encode(header() | {'later': 1}) + new)
+    file.write_bytes(encode(fields_of(header()) | {'later': 1}) + new)
     assert [record['kind'] for _, record in read_records(file)] == ['header', 'of_later_days']
 
 
@@ -201,7 +202,9 @@ def test_unknown_kinds_and_fields_are_handed_on(file):
 @pytest.mark.parametrize('part', ['edge.jsonl', 'edge.1.jsonl'])
 def test_another_version_is_refused(tmp_path, file, part, version):
     file.write_bytes(HEADER)
-    (tmp_path / part).write_bytes(encode(header() | {'schema_version': version, 'version': '9.1'}))
+    (tmp_path / part).write_bytes(
+        encode(fields_of(header()) | {'schema_version': version, 'version': '9.1'})
+    )
     with pytest.raises(
         TraceError, match=rf'schema version {version}, this program reads 2; .*9\.1'
     ):
@@ -210,7 +213,7 @@ def test_another_version_is_refused(tmp_path, file, part, version):
 
 @pytest.mark.parametrize('version', [None, '1', 1.0, True])
 def test_a_version_that_is_no_number_is_refused(file, version):
-    file.write_bytes(encode(header() | {'schema_version': version}))
+    file.write_bytes(encode(fields_of(header()) | {'schema_version': version}))
     with pytest.raises(TraceError, match='must be a number'):
         list(read_records(file))
 

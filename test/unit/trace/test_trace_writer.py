@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-import json
 import threading
 
 import pytest
 from support.tools.trace_rig import header, IDS, POLICIES, strict, Trace, WALL_S
 
 from lerobot_serve.tools.traces.reader import read_records
-from lerobot_serve.tools.traces.record_views import IncidentRecord
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import encoding, records
 from lerobot_serve.trace.format.encoding import encode
+from lerobot_serve.trace.format.records import IncidentRecord
 from lerobot_serve.trace.format.run_files import run_name
 from lerobot_serve.trace.writing import writer as module
 from lerobot_serve.trace.writing.open_trace import open_trace
@@ -40,7 +39,7 @@ def test_a_run_begins_with_its_header_and_ends_with_its_footer(trace):
     trace.writer.close()
     lines = [strict(line) for line in trace.writer.path.read_bytes().splitlines()]
     assert lines == [
-        json.loads(json.dumps(header())) | {'part': 0},
+        strict(encode(header())) | {'part': 0},
         {'kind': 'incident', 'mono_ns': 0, 'name': 'one'},
         {'kind': 'footer', 'mono_ns': 9, 'records': 1, 'records_lost': {}, 'end_reason': 'closed'},
     ]
@@ -52,11 +51,11 @@ def test_a_thread_writes_until_it_is_stopped(trace):
     stop = threading.Event()
     thread = threading.Thread(target=trace.writer.run, args=(stop,))
     thread.start()
-    trace.writer.write(records.incident(1, 'one'))
+    trace.writer.write(records.IncidentRecord(1, name='one'))
     stop.set()
     trace.writer.wake()
     thread.join()
-    trace.writer.write(records.incident(2, 'after the thread'))
+    trace.writer.write(records.IncidentRecord(2, name='after the thread'))
     trace.writer.close()
     assert trace.names() == ['one', 'after the thread']
 
@@ -77,7 +76,7 @@ def test_the_thread_writes_without_being_woken(trace, monkeypatch):
     stop = threading.Event()
     thread = threading.Thread(target=trace.writer.run, args=(stop,))
     thread.start()
-    trace.writer.write(records.incident(1, 'one'))
+    trace.writer.write(records.IncidentRecord(1, name='one'))
     assert written.wait(60)
     assert trace.names() == ['one']
     stop.set()
@@ -94,7 +93,9 @@ def test_threads_lose_nothing_and_keep_their_order(trace):
         together.wait()
         for seq in range(count):
             trace.writer.write(
-                records.request(seq, IDS._replace(client_id=client, seq=seq), status='ok')
+                records.RequestRecord(
+                    seq, *IDS._replace(client_id=client, seq=seq).fields(), status='ok'
+                )
             )
 
     threads = [threading.Thread(target=write, args=(f'robot_{n}',)) for n in range(4)]
@@ -123,17 +124,17 @@ def test_only_one_thread_at_a_time_writes(trace, monkeypatch):
 
     monkeypatch.setattr(trace.writer._output, 'write', look_and_write)
     trace.note('one')
-    trace.writer.write(records.incident(1, 'two'))
+    trace.writer.write(records.IncidentRecord(1, name='two'))
     trace.writer.close()
     assert held == [True] * 3
 
 
 def test_what_is_too_much_at_once_is_counted_by_kind(trace):
     for _ in range(RECORDS_LIMIT):
-        trace.writer.write(records.incident(1, 'fits'))
+        trace.writer.write(records.IncidentRecord(1, name='fits'))
     for _ in range(3):
-        trace.writer.write(records.incident(1, 'lost'))
-    trace.writer.write(records.request(1, IDS, status='ok'))
+        trace.writer.write(records.IncidentRecord(1, name='lost'))
+    trace.writer.write(records.RequestRecord(1, *IDS.fields(), status='ok'))
     trace.writer.drain()
     trace.now_ns = 5
     trace.note('later')
@@ -149,16 +150,17 @@ def test_what_is_too_much_at_once_is_counted_by_kind(trace):
 
 
 def test_pictures_are_bounded_in_bytes():
-    half = {'kind': 'request', 'images': [{'base64': 'x' * (QUEUED_IMAGE_BYTES_LIMIT // 2)}]}
+    half = records.RequestRecord(images=[{'base64': 'x' * (QUEUED_IMAGE_BYTES_LIMIT // 2)}])
     waiting = RecordQueue()
     assert [waiting.put(half) for _ in range(3)] == [True, True, False]
-    assert waiting.put({'kind': 'executed'})
+    assert waiting.put(records.IncidentRecord(name='x'))
     assert waiting.take() is half
     assert waiting.put(half)
 
 
 @pytest.mark.parametrize(
-    'record', [None, 5, {}, {'kind': 'x', 'v': object()}, {'kind': 'x', 'images': 5}]
+    'record',
+    [None, 5, {}, records.RequestRecord(replay=object()), records.RequestRecord(images=5)],
 )
 def test_whatever_is_written_the_caller_goes_on(trace, record):
     trace.writer.write(record)
@@ -166,7 +168,7 @@ def test_whatever_is_written_the_caller_goes_on(trace, record):
     trace.writer.close()
     (drop,) = trace.read('drop')
     assert (drop['reason'], drop['count']) == ('trace_unwritable', 1)
-    assert drop['item'] == ('x' if record and record != 5 else 'unknown')
+    assert drop['item'] == ('request' if isinstance(record, records.RequestRecord) else 'unknown')
     assert trace.names() == ['next']
 
 
@@ -292,7 +294,7 @@ def test_headers_of_an_old_run_repeat_the_first_moment(tmp_path):
     trace.note('x' * 3500, 'y' * 3500)
     for path in trace.files():
         first, *rest = path.read_bytes().splitlines(keepends=True)
-        old = strict(first) | {name: header()[name] for name in ('mono_ns', 'wall_time')}
+        old = strict(first) | {name: getattr(header(), name) for name in ('mono_ns', 'wall_time')}
         path.write_bytes(encode(old) + b''.join(rest))
     assert list(times_of(trace).values()) == pytest.approx([WALL_S + 7] * 2, abs=0.01)
 
@@ -302,7 +304,7 @@ def test_the_first_line_that_is_too_long_for_its_images_is_logged(trace, monkeyp
     for seq in range(3):
         images = [{'name': 'front', 'base64': 'x' * 2000}]
         ids = IDS._replace(seq=seq)
-        trace.writer.write(records.request(seq, ids, status='ok', images=images))
+        trace.writer.write(records.RequestRecord(seq, *ids.fields(), status='ok', images=images))
     trace.note('next')
     assert [each['seq'] for each in trace.read('request')] == [0, 1, 2]
     assert not trace.writer.losses
@@ -321,7 +323,7 @@ def test_a_line_that_is_larger_than_a_part_has_one_of_its_own(tmp_path):
 def test_new_policies_stand_in_the_next_headers(tmp_path):
     trace = Trace(tmp_path, limit_bytes=4096, keep_files=9)
     present = [records.policy('a', 'pick@77')]
-    trace.writer.write(records.policies(1, present))
+    trace.writer.write(records.PoliciesRecord(1, policies=present))
     trace.note('x' * 3000, 'y' * 3000)
     trace.writer.close()
     first, second = trace.read('header')

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from lerobot_serve.tools.audit.checks.check import RunCheck
 from lerobot_serve.tools.traces.fields import number
-from lerobot_serve.tools.traces.record_views import ExecutedRecord
+from lerobot_serve.trace.format.records import ExecutedRecord
 
 # rounding of a nanosecond clock written in seconds
 ROUNDING_S = 1e-6
@@ -29,8 +29,6 @@ class ActionAgeCheck(RunCheck[ExecutedRecord]):
         self.tally.judged += 1
         age_s = record.age_s
         if age_s is None or age_s < 0:
-            self.tally.add_violation(
-                f'age_s is {record.raw.get("age_s")!r}: age of the action is unknown'
-            )
+            self.tally.add_violation(f'age_s is {age_s!r}: age of the action is unknown')
         elif age_s > bound_s + ROUNDING_S:
             self.tally.add_violation(f'{age_s:g} s old, max_action_age_s is {bound_s:g}')

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from lerobot_serve.tools.traces.record_views import RecordView
 from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
+from lerobot_serve.trace.format.records import TraceRecord
 
-Checked = TypeVar('Checked', bound=RecordView)
+Checked = TypeVar('Checked', bound=TraceRecord)
 
 # check -> the statement that it verifies
 CHECKS = {
@@ -102,7 +102,7 @@ class RunCheck(Generic[Checked]):
         """The first tally; most checks have only one."""
         return self.tallies[0]
 
-    def on_record(self, record: RecordView) -> None:
+    def on_record(self, record: TraceRecord) -> None:
         """Check the last record that the run yielded, if it is one of RECORDS."""
         if isinstance(record, self.RECORDS):
             self.observe(record)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from lerobot_serve.tools.audit.checks.check import RunCheck
 from lerobot_serve.tools.traces.fields import is_later_session
-from lerobot_serve.tools.traces.record_views import ExecutedRecord
 from lerobot_serve.tools.traces.trace_run import TraceRun
+from lerobot_serve.trace.format.records import ExecutedRecord
 
 
 class PlayedRow(NamedTuple):

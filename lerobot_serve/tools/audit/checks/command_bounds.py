@@ -13,7 +13,8 @@ import json
 from math import inf
 from typing import Any, NamedTuple
 
-from lerobot_serve.tools.traces.fields import number, Record, text, values
+from lerobot_serve.tools.traces.fields import number, text, values
+from lerobot_serve.trace.format.records import Record
 
 # relative rounding error of a float32
 ROUNDING = 1e-6

@@ -13,8 +13,8 @@ from __future__ import annotations
 from lerobot_serve.tools.audit.checks.check import RunCheck
 from lerobot_serve.tools.audit.checks.command_bounds import CommandBounds, read_bounds, ROUNDING
 from lerobot_serve.tools.traces.fields import is_number
-from lerobot_serve.tools.traces.record_views import ExecutedRecord
 from lerobot_serve.tools.traces.trace_run import TraceRun
+from lerobot_serve.trace.format.records import ExecutedRecord
 
 Command = list[float]
 # in the reason of a command that an interlock overrides; earlier versions wrote `forces`
@@ -42,7 +42,7 @@ class CommandLimitsCheck(RunCheck[ExecutedRecord]):
         follows = step is not None and before is not None and step == before + 1
         last = self._last if follows else None
         self._control_step = step
-        if 'commanded' not in record.raw:
+        if record.commanded is None:
             # a step without a command does not move the robot
             self._last = last
             return

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lerobot_serve.tools.audit.checks.check import RunCheck
-from lerobot_serve.tools.traces.record_views import RequestRecord
 from lerobot_serve.tools.traces.trace_run import TraceRun
+from lerobot_serve.trace.format.records import RequestRecord
 
 # rounding of a round trip written as a float [ms]
 ROUNDING_NS = 1000

@@ -9,7 +9,7 @@ One thread.
 from __future__ import annotations
 
 from lerobot_serve.tools.audit.checks.check import RunCheck
-from lerobot_serve.tools.traces.record_views import RequestRecord
+from lerobot_serve.trace.format.records import RequestRecord
 
 
 class PrefixPolicyCheck(RunCheck[RequestRecord]):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from lerobot_serve.tools.audit.checks.check import RunCheck
 from lerobot_serve.tools.traces.fields import is_later_session
-from lerobot_serve.tools.traces.record_views import DropRecord, RequestRecord
 from lerobot_serve.tools.traces.trace_run import TraceRun
+from lerobot_serve.trace.format.records import DropRecord, RequestRecord
 
 
 class RequestEndCheck(RunCheck[RequestRecord | DropRecord]):

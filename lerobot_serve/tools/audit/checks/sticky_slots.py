@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lerobot_serve.tools.audit.checks.check import CheckTally
-from lerobot_serve.tools.traces.record_views import (
+from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
+from lerobot_serve.trace.format.records import (
     ExecutedRecord,
     PlacementRecord,
-    RecordView,
     RequestRecord,
+    TraceRecord,
 )
-from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
 
 UNCOVERED = 'episodes changed slot; no router trace has them'
 # largest offset between the files of one client, in episodes
@@ -82,7 +82,7 @@ class StickySlotCheck:
     def tallies(self) -> list[CheckTally]:
         return list(self._tallies.values())
 
-    def observe(self, run: TraceRun, record: RecordView) -> None:
+    def observe(self, run: TraceRun, record: TraceRecord) -> None:
         """Check a record with a slot, the last one of the run; ignore other records."""
         if not isinstance(record, SlotRecord) or run.role == 'server':
             return

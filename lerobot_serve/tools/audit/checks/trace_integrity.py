@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections import Counter
 
 from lerobot_serve.tools.audit.checks.check import RunCheck
-from lerobot_serve.tools.traces.record_views import (
+from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
+from lerobot_serve.trace.format.records import (
     DamagedRecord,
     DropRecord,
     FooterRecord,
     HeaderRecord,
-    RecordView,
+    TraceRecord,
 )
-from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
 
 TRACE_LOSS_PREFIX = 'trace_'
 # losses after the last drop record
 UNRECORDABLE_LOSSES = frozenset({'trace_closed'})
 
 
-class TraceIntegrityCheck(RunCheck[RecordView]):
+class TraceIntegrityCheck(RunCheck[TraceRecord]):
     """See the module."""
 
     CHECKS = ('whole', 'drops')
@@ -42,7 +42,7 @@ class TraceIntegrityCheck(RunCheck[RecordView]):
         self._torn_position: LinePosition | None = None
         self._recorded_losses: Counter[str] = Counter()
 
-    def observe(self, record: RecordView) -> None:
+    def observe(self, record: TraceRecord) -> None:
         if isinstance(record, DamagedRecord):
             self._on_damage(record)
         elif isinstance(record, FooterRecord):
@@ -95,7 +95,7 @@ class TraceIntegrityCheck(RunCheck[RecordView]):
             self._recorded_losses[reason] += count
             self._add_missing(f'the trace lost {count} records of {record.item}: {reason}')
 
-    def _on_next_part(self, record: RecordView, ended: LinePosition) -> None:
+    def _on_next_part(self, record: TraceRecord, ended: LinePosition) -> None:
         """Check the end of the previous part; the record is the first line of the next one."""
         if self._torn_position == ended:
             self._add_missing('the part is torn', ended)

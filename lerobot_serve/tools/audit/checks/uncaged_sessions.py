@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lerobot_serve.tools.traces.record_views import PlacementRecord, RecordView, RequestRecord
+from lerobot_serve.trace.format.records import PlacementRecord, RequestRecord, TraceRecord
 
 # how the client_id of such a session begins -> what it came through
 UNCAGED = {'gateway/': 'a gateway', 'client/': 'the Python client'}
@@ -45,7 +45,7 @@ class UncagedSessionCounter:
         # client -> epochs of its sessions
         self._epochs: dict[str, set[int | None]] = {}
 
-    def observe(self, record: RecordView) -> None:
+    def observe(self, record: TraceRecord) -> None:
         """Note the session of a request or placement."""
         if not isinstance(record, (RequestRecord, PlacementRecord)):
             return

@@ -25,8 +25,7 @@ from rclpy.topic_endpoint_info import TopicEndpointInfo
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.bags.message import PACKAGE
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.qos_profiles import INFINITE_NS, OfferedProfile
+from lerobot_serve.tools.bags.recording.metadata import BagTopic, INFINITE_NS, OfferedProfile
 from lerobot_serve.tools.bags.recording.type_definitions import type_definition
 from lerobot_serve.tools.bags.recording.write_queue import (
     ReceivedMessage,

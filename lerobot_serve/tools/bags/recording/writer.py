@@ -20,7 +20,7 @@ from lerobot_serve import __version__
 from lerobot_serve.atomic_file import replacement_of, sync_folder
 from lerobot_serve.experience.bag_files import RECORDING
 from lerobot_serve.tools.bags.message import BagError
-from lerobot_serve.tools.bags.recording import metadata, qos_profiles
+from lerobot_serve.tools.bags.recording import metadata
 from lerobot_serve.tools.bags.recording.metadata import BagContents, BagTopic
 
 # the next message ends a larger chunk
@@ -76,7 +76,7 @@ class BagWriter:
                 topic.type, topic.encoding, topic.definition.encode()
             )
         about = {
-            'offered_qos_profiles': qos_profiles.as_yaml(topic.profiles),
+            'offered_qos_profiles': metadata.profiles_as_yaml(topic.profiles),
             'topic_type_hash': topic.type_hash,
         }
         self._channels[topic.name] = self._mcap.register_channel(

@@ -74,7 +74,7 @@ def dataset(
     """Convert bags or check a dataset; return the exit status. Raises UserError, BagError."""
     from lerobot_serve.errors import UserError, WrongCommandLine
     from lerobot_serve.tools.dataset.convert import check_only
-    from lerobot_serve.tools.dataset.plans.filters import parse_filter
+    from lerobot_serve.tools.dataset.plans.episodes import parse_filter
     from lerobot_serve.tools.dataset.settings import Settings
 
     *bags, out = paths

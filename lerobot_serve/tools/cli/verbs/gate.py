@@ -248,8 +248,10 @@ def serve(options: argparse.Namespace, policy: str) -> InProcessServer:
     """Load a policy as a policy server does. Raises PolicyError, ParameterError."""
     from lerobot_serve.policies.kind_detection import detect_kind
     from lerobot_serve.tools.cli.policy_options import server_parameters
-    from lerobot_serve.tools.replay.in_process_server import InProcessServer
-    from lerobot_serve.tools.replay.placeholder_names import with_placeholder_names
+    from lerobot_serve.tools.replay.in_process_server import (
+        InProcessServer,
+        with_placeholder_names,
+    )
 
     parameters = server_parameters(
         options.kind or detect_kind(policy),

@@ -59,8 +59,10 @@ def replay(
     from lerobot_serve.tools.cli.policy_options import server_parameters
     from lerobot_serve.tools.cli.progress import show_count
     from lerobot_serve.tools.replay.engine import Replay
-    from lerobot_serve.tools.replay.in_process_server import InProcessServer
-    from lerobot_serve.tools.replay.placeholder_names import with_placeholder_names
+    from lerobot_serve.tools.replay.in_process_server import (
+        InProcessServer,
+        with_placeholder_names,
+    )
     from lerobot_serve.tools.replay.report import replay_report
     from lerobot_serve.tools.replay.sources import open_source
 

@@ -114,8 +114,8 @@ def show_bag(path: Path, shown: Shown, mapping: MessageMapping) -> int:
     from lerobot_serve.errors import UserError
     from lerobot_serve.tools.bags.message import BagError
     from lerobot_serve.tools.bags.reader import Bag
-    from lerobot_serve.tools.rerun_view.bag_view import show_bag as show
     from lerobot_serve.tools.rerun_view.message_view import MessageView
+    from lerobot_serve.tools.rerun_view.message_view import show_bag as show
 
     view = None
     try:

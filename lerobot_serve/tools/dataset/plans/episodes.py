@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a dataset is made of: rows that name the messages they need. Plain data; any thread."""
+"""
+What a dataset is made of: rows that name the messages they need, and filters that select episodes.
+
+Filters of one kind are alternatives (success, failure: every labelled episode); those of different
+kinds all hold. Plain data; any thread.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 import hashlib
 import math
 from typing import NamedTuple
 
-from lerobot_serve.errors import UserError
+from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot
 
 
@@ -99,3 +104,44 @@ class EpisodePlan:
         """The episode in a line of text; ids are of other machines."""
         where = f' in {self.bag}' if self.bag else ''
         return f'{self.client_id!r} episode {self.episode_id!r}{where}'
+
+
+WORDS = {'success': 'outcome', 'failure': 'outcome', 'intervention': 'intervention'}
+KEYS = ('slot', 'policy')
+ALLOWED = 'success, failure, intervention, slot=NAME, policy=FINGERPRINT'
+
+
+class Filter(NamedTuple):
+    """One filter: its kind and what it asks for."""
+
+    kind: str
+    value: str
+
+
+def parse_filter(text: str) -> Filter:
+    """Return the filter of a text. Raises WrongCommandLine."""
+    key, has_value, value = text.partition('=')
+    if not has_value and key in WORDS:
+        return Filter(WORDS[key], key)
+    if has_value and key in KEYS and value:
+        return Filter(key, value)
+    raise WrongCommandLine(f'--filter must be one of {ALLOWED}, got {text!r}')
+
+
+def is_selected(episode: EpisodePlan, filters: Iterable[Filter]) -> bool:
+    """Return whether an episode passes the filters."""
+    kinds: dict[str, list[str]] = {}
+    for one in filters:
+        kinds.setdefault(one.kind, []).append(one.value)
+    return all(any(_fits(episode, kind, value) for value in kinds[kind]) for kind in kinds)
+
+
+def _fits(episode: EpisodePlan, kind: str, value: str) -> bool:
+    if kind == 'outcome':
+        return episode.label is (value == 'success')
+    if kind == 'intervention':
+        return episode.intervened
+    if kind == 'slot':
+        return value in episode.slots
+    # the beginning of a fingerprint, as tables show it
+    return any(policy.startswith(value) for policy in episode.policies)

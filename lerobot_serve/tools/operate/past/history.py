@@ -16,15 +16,15 @@ from typing import Any
 
 from lerobot_serve.tools.operate.past.history_words import decision_text, is_decision
 from lerobot_serve.tools.traces.query import TraceQuery
-from lerobot_serve.tools.traces.record_views import (
+from lerobot_serve.tools.traces.trace_run import Entry
+from lerobot_serve.trace.format.records import (
     IncidentRecord,
     OutcomeRecord,
     PlacementRecord,
-    RecordView,
     ReportedOutcomeRecord,
     StateRecord,
+    TraceRecord,
 )
-from lerobot_serve.tools.traces.trace_run import Entry
 
 ROUTER, EDGE, SERVER = 'router', 'edge', 'server'
 NO_POLICY = 'policy not known'
@@ -115,11 +115,11 @@ class _Reader:
         if not record.moved:
             self._history.episodes[record.policy or NO_POLICY] += 1
 
-    def _add_of_server(self, record: RecordView, node: str) -> None:
+    def _add_of_server(self, record: TraceRecord, node: str) -> None:
         if isinstance(record, IncidentRecord):
             self._history.servers.setdefault(node, Counter())[record.name or 'incident'] += 1
 
-    def _add_of_robot(self, record: RecordView, node: str) -> None:
+    def _add_of_robot(self, record: TraceRecord, node: str) -> None:
         if not isinstance(record, StateRecord):
             return
         if what := ROBOT_STATES.get((record.component or '', record.after or '')):

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 
-from lerobot_serve.tools.traces.record_views import (
+from lerobot_serve.trace.format.records import (
     CanaryRecord,
     CommandRecord,
     ParameterRecord,
-    RecordView,
     StateRecord,
+    TraceRecord,
 )
 
 BY = '; by: '
@@ -34,7 +34,7 @@ SHOWN_STATES = {
 }
 
 
-def is_decision(record: RecordView, role: str) -> bool:
+def is_decision(record: TraceRecord, role: str) -> bool:
     """Return whether a record belongs into the history of a fleet."""
     if role != 'router':
         part = record.component if isinstance(record, StateRecord) else ''
@@ -47,7 +47,7 @@ def is_decision(record: RecordView, role: str) -> bool:
     return isinstance(record, CanaryRecord | StateRecord)
 
 
-def decision_text(record: RecordView, role: str = 'router') -> tuple[str, str, str] | None:
+def decision_text(record: TraceRecord, role: str = 'router') -> tuple[str, str, str] | None:
     """Return what happened, why and by whom; None for a record that is no decision."""
     if isinstance(record, CanaryRecord):
         return _canary(record)
@@ -60,7 +60,7 @@ def decision_text(record: RecordView, role: str = 'router') -> tuple[str, str, s
         return _state(record)
     if isinstance(record, ParameterRecord):
         by, why = _split_author(record.by or '')
-        return f'{record.name}: {record.raw.get("old")} -> {record.raw.get("new")}', why, by
+        return f'{record.name}: {record.old} -> {record.new}', why, by
     return None
 
 

@@ -1,14 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One episode of one robot while its bag is written. The writing thread."""
+"""
+One episode of one robot while its bag is written: a table says when it ends. The writing thread.
+
+An episode that ended waits for its outcome, and for messages of its last control steps that are
+still on their way.
+"""
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
 
 from lerobot_serve.contract.records import EdgeState, ExecutedAction
 from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.storage.intervals import EpisodeSummary
-from lerobot_serve.tools.recorder.strategies.episode_states import Event, NEXT, Phase, RUNNING
 from lerobot_serve.tools.recorder.strategies.strategy_writer import SortedMessage
+
+# how far the messages of two topics may arrive out of order
+KEPT_S = 0.5
+# no input of a robot file may be older
+OLDEST_S = 60.0
+LIMIT_BYTES = 64 << 20
+
+
+class RecentInputs:
+    """
+    The messages of the last KEPT_S, and the newest one of each topic, for the begin of the next
+    episode: its first control step acts on messages that came before it.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[float, SortedMessage]] = deque()
+        self._newest: dict[str, tuple[float, SortedMessage]] = {}
+        self._bytes = 0
+
+    def add(self, message: SortedMessage, now_s: float) -> None:
+        """Keep a message."""
+        self._recent.append((now_s, message))
+        self._newest[message.message.topic] = now_s, message
+        self._bytes += len(message.message.data)
+        while now_s - self._recent[0][0] > KEPT_S or (
+            self._bytes > LIMIT_BYTES and len(self._recent) > 1
+        ):
+            self._bytes -= len(self._recent.popleft()[1].message.data)
+
+    def messages(self, now_s: float) -> Iterator[SortedMessage]:
+        """Yield what is kept, each message once, approximately in time order."""
+        # by identity: messages of equal content are different ones
+        recent = {id(message) for _, message in self._recent}
+        for at_s, message in sorted(self._newest.values(), key=lambda kept: kept[0]):
+            if id(message) not in recent and now_s - at_s <= OLDEST_S:
+                yield message
+        yield from (message for _, message in self._recent)
+
+
+class Phase(Enum):
+    """What is known of an episode; `JUDGED` and `COMPLETE` have an outcome."""
+
+    RUNNING = 'running'
+    JUDGED = 'judged'
+    ENDED = 'ended'
+    COMPLETE = 'complete'
+    CLOSED = 'closed'
+
+
+class Event(Enum):
+    """What happened to an episode."""
+
+    # the robot runs it
+    RUNS = 'runs'
+    # the robot runs another one, or none
+    RUNS_NOT = 'not running'
+    OUTCOME = 'outcome'
+    # nothing of its last control steps is on its way any more
+    SETTLED = 'settled'
+    # an outcome would have come by now
+    OUTCOME_LATE = 'outcome late'
+    # the robot was not heard for a while
+    GONE = 'gone'
+
+
+P, E = Phase, Event
+NEXT: dict[Phase, dict[Event, Phase]] = {
+    P.RUNNING: {
+        E.RUNS: P.RUNNING,
+        E.RUNS_NOT: P.ENDED,
+        E.OUTCOME: P.JUDGED,
+        E.SETTLED: P.RUNNING,
+        E.OUTCOME_LATE: P.RUNNING,
+        E.GONE: P.CLOSED,
+    },
+    P.JUDGED: {
+        E.RUNS: P.JUDGED,
+        E.RUNS_NOT: P.COMPLETE,
+        E.OUTCOME: P.JUDGED,
+        E.SETTLED: P.JUDGED,
+        E.OUTCOME_LATE: P.JUDGED,
+        E.GONE: P.CLOSED,
+    },
+    P.ENDED: {
+        # an id is not used twice: a late report
+        E.RUNS: P.ENDED,
+        E.RUNS_NOT: P.ENDED,
+        E.OUTCOME: P.COMPLETE,
+        E.SETTLED: P.ENDED,
+        E.OUTCOME_LATE: P.CLOSED,
+        E.GONE: P.CLOSED,
+    },
+    P.COMPLETE: {
+        E.RUNS: P.COMPLETE,
+        E.RUNS_NOT: P.COMPLETE,
+        E.OUTCOME: P.COMPLETE,
+        E.SETTLED: P.CLOSED,
+        E.OUTCOME_LATE: P.CLOSED,
+        E.GONE: P.CLOSED,
+    },
+    P.CLOSED: dict.fromkeys(Event, P.CLOSED),
+}
+RUNNING = (Phase.RUNNING, Phase.JUDGED)
+
 
 # how long messages of the last control steps may be on their way
 SETTLING_S = 0.5

@@ -16,15 +16,14 @@ from lerobot_serve.contract.records import EdgeState, EpisodeOutcome, ExecutedAc
 from lerobot_serve.experience.recorded_episode import word_of
 from lerobot_serve.tools.bags.message import BagError, OUTCOME
 from lerobot_serve.tools.bags.recording.writer import BagWriter
-from lerobot_serve.tools.recorder.announcing.whole_bags import WholeBags
+from lerobot_serve.tools.recorder.announcing.announcer import WholeBags
 from lerobot_serve.tools.recorder.options import default
 from lerobot_serve.tools.recorder.robots.known_robots import parent
 from lerobot_serve.tools.recorder.storage.intervals import EpisodeSummary, write_summary
-from lerobot_serve.tools.recorder.strategies.episode import Episode
-from lerobot_serve.tools.recorder.strategies.episode_states import Event, Phase
-from lerobot_serve.tools.recorder.strategies.recent_inputs import RecentInputs
-from lerobot_serve.tools.recorder.strategies.robot_reports import read_report, ReportOrder
+from lerobot_serve.tools.recorder.strategies.episode import Episode, Event, Phase, RecentInputs
 from lerobot_serve.tools.recorder.strategies.strategy_writer import (
+    read_report,
+    ReportOrder,
     SortedMessage,
     StrategyWriter,
 )

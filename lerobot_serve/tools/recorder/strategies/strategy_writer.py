@@ -12,12 +12,44 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import EdgeState, ExecutedAction
+from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.bags.service_events import is_service_event
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
+
+# how late a message may be behind one that was sent after it
+REORDERED_NS = 2 * 10**9
+
+
+def read_report(message: BagMessage) -> ExecutedAction | EdgeState | None:
+    """Return what a robot says of itself; None for another message, or a malformed one."""
+    try:
+        return message.record() if message.type in (EXECUTED, EDGE_STATE) else None
+    except Malformed:
+        return None
+
+
+class ReportOrder:
+    """
+    Skips reports of one robot that others have overtaken: those a little older than the newest.
+    One that is much older is from a clock that stepped back, and counts.
+    """
+
+    def __init__(self) -> None:
+        self._newest_ns: int | None = None
+
+    def is_news(self, stamp_ns: int) -> bool:
+        """Return whether a report counts."""
+        behind_ns = 0 if self._newest_ns is None else self._newest_ns - stamp_ns
+        if 0 < behind_ns < REORDERED_NS:
+            return False
+        self._newest_ns = stamp_ns
+        return True
+
 
 # the calls of open_session that a new bag begins with, of each server
 CALLS = 256

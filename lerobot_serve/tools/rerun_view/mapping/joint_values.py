@@ -16,6 +16,7 @@ import numpy as np
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.tools.bags.service_events import ValueNames
 from lerobot_serve.tools.rerun_view.mapping.entries import (
+    Count,
     Emit,
     JOINTS,
     Path,
@@ -23,7 +24,27 @@ from lerobot_serve.tools.rerun_view.mapping.entries import (
     Scalar,
     Times,
 )
-from lerobot_serve.tools.rerun_view.mapping.part_mapping import Count
+
+LANES = 4
+
+
+class PlanLanes:
+    """
+    Places the chunks of one robot on a plot. A curve has one value at an instant, so chunks that
+    overlap need curves of their own: a chunk takes the first lane whose last one has ended.
+    """
+
+    def __init__(self) -> None:
+        self._end_ns = [0] * LANES
+
+    def take(self, begin_ns: int, end_ns: int) -> int | None:
+        """Return the lane of a chunk of this period; None where all lanes have one."""
+        for lane, taken_until_ns in enumerate(self._end_ns):
+            if taken_until_ns < begin_ns:
+                self._end_ns[lane] = end_ns
+                return lane
+        return None
+
 
 JOINTS_LIMIT = 64
 # rows that wait: ten seconds of a fast robot

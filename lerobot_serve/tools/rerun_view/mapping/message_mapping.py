@@ -33,8 +33,7 @@ from lerobot_serve.tools.bags.message import (
 )
 from lerobot_serve.tools.bags.request_pairs import is_robot_reply_topic
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session
-from lerobot_serve.tools.rerun_view.layout import Layout
-from lerobot_serve.tools.rerun_view.mapping.entries import Entry, Path, Times, Value
+from lerobot_serve.tools.rerun_view.mapping.entries import Entry, Layout, Path, Times, Value
 from lerobot_serve.tools.rerun_view.mapping.node_mapping import NodeMapping
 from lerobot_serve.tools.rerun_view.mapping.robot_mapping import RobotMapping
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from lerobot_serve.contract.records import CanaryState, RouterState, ServerStatus, SlotState
 from lerobot_serve.tools.rerun_view.mapping.entries import (
+    because,
+    Count,
     Emit,
     Level,
     NODES,
+    PartMapping,
     path_part,
     Scalar,
     Times,
 )
-from lerobot_serve.tools.rerun_view.mapping.part_mapping import because, Count, PartMapping
 
 GOOD = (ServerStatus.State.ACTIVE, ServerStatus.State.INACTIVE, ServerStatus.State.UNCONFIGURED)
 Rollout, HEALTHY = CanaryState.State, SlotState.State.HEALTHY

@@ -29,10 +29,13 @@ from lerobot_serve.contract.schema import Codec, Flag, Status
 from lerobot_serve.contract.types import Constants
 from lerobot_serve.tools.bags.service_events import ValueNames
 from lerobot_serve.tools.rerun_view.mapping.entries import (
+    because,
     CAMERAS,
+    Count,
     Emit,
     Frame,
     Level,
+    PartMapping,
     path_part,
     PLAN,
     QUEUE,
@@ -44,11 +47,11 @@ from lerobot_serve.tools.rerun_view.mapping.entries import (
 from lerobot_serve.tools.rerun_view.mapping.joint_values import (
     COMMANDED,
     JointValues,
+    LANES,
     MEASURED,
+    PlanLanes,
     WANTED,
 )
-from lerobot_serve.tools.rerun_view.mapping.part_mapping import because, Count, PartMapping
-from lerobot_serve.tools.rerun_view.mapping.plan_lanes import LANES, PlanLanes
 
 SECOND_NS = 10**9
 CAMERAS_LIMIT, PLAN_ROWS_LIMIT = 16, 1000

@@ -17,8 +17,7 @@ from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.dataset.features import FrameShape
-from lerobot_serve.tools.dataset.feeding import RowFeed
-from lerobot_serve.tools.dataset.frame_shapes import camera_shapes
+from lerobot_serve.tools.dataset.feeding import camera_shapes, RowFeed
 from lerobot_serve.tools.dataset.plans.bag_index import index_bags
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded

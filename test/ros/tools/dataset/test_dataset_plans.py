@@ -26,9 +26,13 @@ from lerobot_serve.tools.dataset.features import (
 from lerobot_serve.tools.dataset.plans import as_of
 from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
 from lerobot_serve.tools.dataset.plans.bag_index import BagIndex, index_bags, numbered
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
+from lerobot_serve.tools.dataset.plans.episodes import (
+    DatasetError,
+    EpisodePlan,
+    is_selected,
+    parse_filter,
+)
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
-from lerobot_serve.tools.dataset.plans.filters import is_selected, parse_filter
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot
 from lerobot_serve.tools.dataset.records import episode_record, Existing
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ExecutedAction

@@ -16,7 +16,12 @@ from std_srvs.srv import Trigger
 from support.middleware.blocked_port import block
 from support.nodes.edge_rig import EDGE, EdgeRig
 from support.nodes.played_robot import ROBOT
-from support.nodes.recorder_process import LIMIT_S, Recorder, recorder, wait_until_recorded
+from support.nodes.recorder_process import (
+    LIMIT_S,
+    recorder,
+    run_episode,
+    wait_until_heard,
+)
 from support.nodes.service_asking import ask as ask_service
 from support.tools.recorder_rig import bags, has_messages, messages
 
@@ -40,18 +45,6 @@ def rig(edge_rig, tmp_path) -> EdgeRig:
     edge_rig.start(run_on_start=False)
     edge_rig.wait(lambda: edge_rig.seen.states, 'the state of the edge')
     return edge_rig
-
-
-def wait_until_heard(rig: EdgeRig, process: Recorder) -> None:
-    """Wait until a recorder has read the robot file and hears the inputs that it names."""
-    wait_until_recorded(rig, process, f'{EDGE}/executed_action', JOINT_TOPIC)
-
-
-def run_episode(rig: EdgeRig, episode_id: str, outcome: int = EpisodeOutcome.SUCCESS) -> None:
-    run = rig.run(episode_id=episode_id, task='reach')
-    rig.wait_for_play(10)
-    rig.judge(outcome, episode_id)
-    run.result()
 
 
 def executed(bag: Path) -> list:

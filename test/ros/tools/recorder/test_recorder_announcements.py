@@ -14,9 +14,12 @@ import socket
 import sys
 
 import pytest
-from support.nodes.edge_rig import EDGE, EdgeRig
-from support.nodes.played_robot import ROBOT
-from support.nodes.recorder_process import Recorder, recorder, wait_until_recorded
+from support.nodes.edge_rig import EdgeRig
+from support.nodes.recorder_process import (
+    recorder,
+    run_episode,
+    wait_until_heard,
+)
 from support.tools.episode_bags import complete_at, file_of, sha256sum, whole_episodes
 from support.tools.recorder_rig import bags, has_messages
 
@@ -59,19 +62,6 @@ def rig(edge_rig) -> EdgeRig:
     edge_rig.start(run_on_start=False)
     edge_rig.wait(lambda: edge_rig.seen.states, 'the state of the edge')
     return edge_rig
-
-
-def wait_until_heard(rig: EdgeRig, *processes: Recorder) -> None:
-    """Wait until recorders have read the robot file and hear the inputs that it names."""
-    for process in processes:
-        wait_until_recorded(rig, process, f'{EDGE}/executed_action', f'{ROBOT}/joint_states')
-
-
-def run_episode(rig: EdgeRig, episode_id: str, outcome: int = EpisodeOutcome.SUCCESS) -> None:
-    run = rig.run(episode_id=episode_id, task='reach')
-    rig.wait_for_play(10)
-    rig.judge(outcome, episode_id)
-    run.result()
 
 
 def check_against_disk(learner: Learner) -> None:

@@ -67,10 +67,15 @@ def test_only_the_last_episodes_are_remembered(asking):
 def test_the_documentation_has_every_field():
     document = (REPOSITORY / 'docs' / 'trace.md').read_text()
     row = document.partition('\n* `outcome`')[2].partition('\n* ')[0]
-    made = records.outcome(
-        1, RecordIds('r', episode_id='e'), 'success', slot='a', policy='p', reason='w'
+    made = records.OutcomeRecord(
+        1,
+        *RecordIds('r', episode_id='e').fields(),
+        outcome='success',
+        slot='a',
+        policy='p',
+        reason='w',
     )
-    assert list(made) == [
+    assert list(records.fields_of(made)) == [
         'kind', 'mono_ns', 'client_id', 'episode_id', 'outcome', 'slot', 'policy', 'reason',
     ]  # fmt: skip
     assert all(f'`{name}`' in row for name in ('outcome', 'slot', 'policy', 'reason'))

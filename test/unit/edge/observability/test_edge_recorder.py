@@ -33,7 +33,7 @@ from lerobot_serve.edge.wiring import load_robot
 from lerobot_serve.tools.audit.checks.command_bounds import read_bounds
 from lerobot_serve.tools.audit.engine import CheckStatus
 from lerobot_serve.tools.traces.reader import read_records
-from lerobot_serve.trace.format.deferred_fields import DEFERRED, resolve_deferred_fields
+from lerobot_serve.trace.format.records import RequestRecord
 
 PICTURE = Image('front', 2, 2, b'abcd', codec=Codec.JPEG)
 
@@ -55,10 +55,11 @@ def test_an_answer_that_is_played_is_told_with_all_there_is_of_it(asking):
     hear(bench, request, slot='b', policy='act@b', seed=7, superseded=2, **times)
     (told,) = asking.requests
     # by the thread that writes
-    (image,) = resolve_deferred_fields(told)['images']
+    (queued,) = (each for each in asking.notes.queued if isinstance(each, RequestRecord))
+    assert (queued.images, queued.later.bytes) == (None, 4)
+    (image,) = told.pop('images')
     assert (image['name'], len(image['sha256'])) == ('front', 64)
     assert (told.pop('request_bytes') > 200, told.pop('chunk_bytes') > 100) == (True, True)
-    assert told.pop(DEFERRED).bytes == 4
     assert told == {
         'kind': 'request',
         'mono_ns': 30 * MS,
@@ -221,7 +222,7 @@ def test_what_is_not_to_be_kept_is_not(asking):
     asking = Asking(images='none', instructions='hash')
     asking.bench.observations.images = (PICTURE,)
     hear(asking.bench, asking.bench.send_request())
-    (told,) = map(resolve_deferred_fields, asking.requests)
+    (told,) = asking.requests
     assert 'images' not in told
     assert told['task'].startswith('sha256:')
 

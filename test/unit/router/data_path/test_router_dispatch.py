@@ -21,7 +21,7 @@ from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.replicas.health import HealthRules
-from lerobot_serve.tools.traces.record_views import RequestRecord
+from lerobot_serve.trace.format.records import RequestRecord
 
 PROD = {'prod': ('/p1', '/p2')}
 ALONE = {'prod': ('/p1',)}
@@ -151,7 +151,7 @@ def test_where_nobody_can_answer_the_robot_is_told_at_once():
     (text,) = rig.texts
     assert 'no eligible slot (slot prod: /p1: server unavailable' in text
     # `diagnose` knows it by this text
-    assert RequestRecord({'reason': text}).is_from_silent_server
+    assert RequestRecord(reason=text).is_from_silent_server
     assert rig.drop('unanswered') == 1
     assert len(rig.table.in_flight) == 0
 
@@ -176,7 +176,7 @@ def test_an_answer_that_never_comes_is_counted_and_another_asked_meanwhile():
     # the robot does not wait for its own time limit
     ((_, status, text),) = rig.outside.failures
     assert (status, 'slot prod: no reply within 1 s' in text) == (Status.NO_SLOT, True)
-    assert RequestRecord({'reason': text}).is_from_silent_server
+    assert RequestRecord(reason=text).is_from_silent_server
     rig.answer(second, raw)
     assert (rig.replies, rig.drop('late_reply')) == ([], 1)
     assert rig.stats.slot('prod').failed == {'timeout': 1}

@@ -9,14 +9,15 @@ from types import SimpleNamespace
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.router.monitoring.trace_recorder import halt_name, RouterTraceRecorder
 from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.trace.format.records import fields_of, TraceRecord
 
 
 class Writer:
     def __init__(self) -> None:
         self.records: list[dict] = []
 
-    def write(self, record: dict) -> None:
-        self.records.append(record)
+    def write(self, record: TraceRecord) -> None:
+        self.records.append(fields_of(record))
 
 
 def recorder() -> tuple[RouterTraceRecorder, list[dict]]:

@@ -16,7 +16,7 @@ from lerobot_serve.router.placement.eligibility import PolicyVerdict
 from lerobot_serve.router.placement.episode_placement import NoSlotAvailable
 from lerobot_serve.router.replicas.slot import NO_VERDICT
 from lerobot_serve.router.storage.store import FILE
-from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import RecordIds
 from lerobot_serve_interfaces.srv import ControlSlot
 
 R = ControlSlot.Request

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+from msgspec import structs
 import pytest
 from support.tools.audit_rig import accusations, POLICY, write
 
 from lerobot_serve.tools.audit.checks.sticky_slots import StickySlotCheck, UNCOVERED
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
-from lerobot_serve.tools.traces.record_views import view_of
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.records import Record, RecordIds
+from lerobot_serve.trace.format.records import RecordIds, TraceRecord
 
 MS = 1_000_000
 
@@ -20,16 +20,16 @@ def ids(seq: int) -> RecordIds:
     return RecordIds('robot_1', 3, seq, 'episode-1')
 
 
-def decided(at_ms: int, seq: int, slot: str, *, moved: bool) -> Record:
-    return records.placement(
-        at_ms * MS, ids(seq), slot=slot, bucket=7, split_percent=50, moved=moved
+def decided(at_ms: int, seq: int, slot: str, *, moved: bool) -> TraceRecord:
+    return records.PlacementRecord(
+        at_ms * MS, *ids(seq).fields(), slot=slot, bucket=7, split_percent=50, moved=moved
     )
 
 
-def asked(at_ms: int, seq: int, slot: str) -> Record:
-    return records.request(
+def asked(at_ms: int, seq: int, slot: str) -> TraceRecord:
+    return records.RequestRecord(
         at_ms * MS,
-        ids(seq),
+        *ids(seq).fields(),
         status='ok',
         episode=1,
         routing=records.routing(slot),
@@ -38,24 +38,20 @@ def asked(at_ms: int, seq: int, slot: str) -> Record:
     )
 
 
-def played(at_ms: int, seq: int, row: int, slot: str) -> Record:
-    return {
-        'kind': 'executed',
-        'mono_ns': at_ms * MS,
-        'client_id': 'robot_1',
-        'session_epoch': 3,
-        'seq': seq,
-        'episode_id': 'episode-1',
-        'control_step': at_ms,
-        'chunk_row': row,
-        'age_s': 0.1,
-        'cage_result': 'pass',
-        'rung': 'policy',
-        'slot': slot,
-        'policy': POLICY[slot],
-        'raw': [0.0],
-        'commanded': [0.0],
-    }
+def played(at_ms: int, seq: int, row: int, slot: str) -> TraceRecord:
+    return records.ExecutedRecord(
+        at_ms * MS,
+        *ids(seq).command_fields(),
+        control_step=at_ms,
+        chunk_row=row,
+        age_s=0.1,
+        cage_result='pass',
+        rung='policy',
+        slot=slot,
+        policy=POLICY[slot],
+        raw_actions=[0.0],
+        commanded=[0.0],
+    )
 
 
 ROUTER = [
@@ -100,7 +96,7 @@ def test_a_row_that_was_asked_for_after_the_move_is_of_the_new_slot(tmp_path, se
         (edge, played(34, 1, 1, 'a')),
         (edge, played(36, seq, 0, 'a')),
     ):
-        seen.observe(run, view_of(record))
+        seen.observe(run, record)
     seen.finish([router, edge])
     assert [tally.violations for tally in seen.tallies] == [0, 1]
 
@@ -117,7 +113,7 @@ def test_what_a_server_answers_for_a_trial_or_in_shadow_is_no_move(tmp_path):
 def test_an_episode_that_no_router_trace_has_is_not_accused(tmp_path):
     """The router was started again, and the trace of before is away."""
     edge = [asked(13, 1, 'a'), played(14, 1, 0, 'a'), asked(33, 2, 'b'), played(36, 2, 0, 'b')]
-    other = [record | {'episode_id': 'episode-2'} for record in ROUTER[:2]]
+    other = [structs.replace(record, episode_id='episode-2') for record in ROUTER[:2]]
     write(tmp_path, 'edge', 'edge', edge, {}, 0)
     write(tmp_path, 'router', 'router', other, {}, 0)
     found, result = sticky(tmp_path)

@@ -25,7 +25,7 @@ from lerobot_serve.tools.bags.message import BagMessage, DECISION, EXECUTED
 from lerobot_serve.tools.bags.trace_view import BagTrace, SLACK_NS
 from lerobot_serve.tools.cli.verbs import audit as verb
 from lerobot_serve.tools.stats.collect import collect_stats
-from lerobot_serve.tools.traces.record_views import ExecutedRecord
+from lerobot_serve.trace.format.records import ExecutedRecord
 
 LIMITS = json.dumps(
     {
@@ -267,7 +267,7 @@ def test_a_status_of_later_days(tmp_path):
         for asked, raw in answered(episodes(1))
     ]
     bag = BagTrace(write(tmp_path / 'bag', as_messages(pairs)))
-    statuses = {entry.record.raw.get('status') for entry in bag.read()}
+    statuses = {getattr(entry.record, 'status', None) for entry in bag.read()}
     assert statuses == {None, '77'}
 
 

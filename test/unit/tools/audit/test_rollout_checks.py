@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import structs
 import pytest
 from support.tools.audit_rig import drive, write
 
@@ -13,7 +14,7 @@ from lerobot_serve.router.canary.gate_record import ADMITTED, ADMITTED_BEFORE, S
 from lerobot_serve.tools.audit.checks.rollouts import gate_admission, promotion_evidence
 from lerobot_serve.tools.audit.engine import AuditResult, CheckResult, CheckStatus, run_audit
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.records import Record, RecordIds
+from lerobot_serve.trace.format.records import RecordIds, TraceRecord
 
 V1, V2, V3 = 'reach@1111', 'reach@2222', 'other@3333'
 SAME_AS_V2 = 'renamed@2222'
@@ -27,33 +28,35 @@ EVIDENCE = {
 }
 
 
-def placed(policy: str, slot: str = 'b', number: int = 0) -> Record:
+def placed(policy: str, slot: str = 'b', number: int = 0) -> TraceRecord:
     ids = RecordIds('robot', 1, number, f'e{number}')
-    return records.placement(
-        0, ids, slot=slot, bucket=1, split_percent=50, moved=False, policy=policy
+    return records.PlacementRecord(
+        0, *ids.fields(), slot=slot, bucket=1, split_percent=50, moved=False, policy=policy
     )
 
 
-def replied(policy: str) -> Record:
+def replied(policy: str) -> TraceRecord:
     routing = records.routing('b', routing_key='e', missing_episode_id=False, sticky=True)
-    return records.request(
-        0, RecordIds('robot', 1, 1, 'e'), status='ok', routing=routing, policy=policy
+    return records.RequestRecord(
+        0, *RecordIds('robot', 1, 1, 'e').fields(), status='ok', routing=routing, policy=policy
     )
 
 
-def gate(policy: str, result: str = 'passed') -> Record:
-    return records.gate(0, policy, result, parent=V1, recordings='', reason='')
+def gate(policy: str, result: str = 'passed') -> TraceRecord:
+    return records.GateRecord(0, policy=policy, result=result, parent=V1, recordings='', reason='')
 
 
-def event(name: str, share_percent: int | None = None, **evidence: float) -> Record:
-    return records.canary(
-        0, name, reason='x', share_percent=share_percent, evidence=evidence or None
+def event(name: str, share_percent: int | None = None, **evidence: float) -> TraceRecord:
+    return records.CanaryRecord(
+        0, event=name, reason='x', share_percent=share_percent, evidence=evidence or None
     )
 
 
-def outcomes(*ends: tuple[str, str]) -> list[Record]:
+def outcomes(*ends: tuple[str, str]) -> list[TraceRecord]:
     return [
-        records.reported_outcome(0, f'e{number}', end, slot=slot, policy=V1)
+        records.ReportedOutcomeRecord(
+            0, episode_id=f'e{number}', outcome=end, slot=slot, policy=V1
+        )
         for number, (slot, end) in enumerate(ends)
     ]
 
@@ -61,11 +64,11 @@ def outcomes(*ends: tuple[str, str]) -> list[Record]:
 MEASURED = outcomes(
     ('b', 'success'), ('b', 'success'), ('b', 'failure'), ('a', 'success'), ('a', 'failure')
 )
-PROMOTE = records.command(0, 'rollout promote', slot='', by='me', text='x')
+PROMOTE = records.CommandRecord(0, name='rollout promote', slot='', by='me', reason='x')
 
 
 def judge(
-    tmp_path: Any, check: str, made: Sequence[Record], **parameters: Any
+    tmp_path: Any, check: str, made: Sequence[TraceRecord], **parameters: Any
 ) -> tuple[CheckResult, AuditResult]:
     write(tmp_path, 'router', 'router', list(made), parameters, 0)
     found = run_audit([tmp_path])
@@ -170,7 +173,7 @@ SITE = {'state_url': 'postgresql://fleet@hub/fleet', 'state_site': 'north'}
 PASSED = event('passed', 10, **EVIDENCE)
 
 
-def judge_site(tmp_path: Any, **made: Sequence[Record]) -> CheckResult:
+def judge_site(tmp_path: Any, **made: Sequence[TraceRecord]) -> CheckResult:
     """Judge the traces of routers that share a state."""
     for node, content in made.items():
         write(tmp_path, node, 'router', list(content), SITE, 0)
@@ -203,14 +206,17 @@ def test_a_router_may_promote_what_another_one_has_compared(tmp_path):
 
 
 def test_a_comparison_of_another_policy_explains_no_promotion(tmp_path):
-    planned = [event('planned', 0) | {'policy': V2}, event('promoted', 100) | {'policy': V2}]
-    leader = [*BEGUN, *MEASURED, PASSED | {'policy': V3}]
+    planned = [
+        structs.replace(event(name, share), policy=V2)
+        for name, share in (('planned', 0), ('promoted', 100))
+    ]
+    leader = [*BEGUN, *MEASURED, structs.replace(PASSED, policy=V3)]
     result = judge_site(tmp_path, second=planned, leader=leader)
     assert result.outcome is CheckStatus.VIOLATED
 
 
 def test_a_trace_that_lost_records_proves_no_promotion_wrong(tmp_path):
-    lost = records.drop(0, 'trace_overflow', count=3, item='canary')
+    lost = records.DropRecord(0, reason='trace_overflow', count=3, item='canary')
     result, found = judge(tmp_path, 'evidence', [*BEGUN, lost, event('promoted', 100)])
     assert result.outcome is CheckStatus.NOT_JUDGED
     assert result.why_not == promotion_evidence.INCOMPLETE

@@ -25,8 +25,7 @@ import zstandard
 from lerobot_serve.tools.bags.mcap_file import MAGIC
 from lerobot_serve.tools.bags.message import BagError, BagMessage
 from lerobot_serve.tools.bags.reader import Bag, is_bag
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.qos_profiles import OfferedProfile
+from lerobot_serve.tools.bags.recording.metadata import BagTopic, OfferedProfile
 
 NAMES = st.from_regex(r'(/[a-z][a-z0-9_]{0,9}){1,3}', fullmatch=True)
 STAMPS = st.integers(0, (1 << 63) - 1)

@@ -7,7 +7,7 @@ import pytest
 import zenoh
 
 from lerobot_serve.contract.names import is_topic
-from lerobot_serve.tools.bags.recording.zenoh_topics import (
+from lerobot_serve.tools.bags.recording.zenoh_recording import (
     recorded_key,
     selectors,
     SERVICES,

@@ -33,7 +33,7 @@ def trace(tmp_path, monkeypatch):
 
 def steps(trace, on_bytes_read: ReportBytes | None = None) -> list[object]:
     entries = list(TraceQuery([trace], on_bytes_read=on_bytes_read).by_run())
-    return [entry.record.raw.get('control_step') for entry in entries][1:]
+    return [entry.record.control_step for entry in entries[1:]]
 
 
 def test_a_terminal_sees_how_much_was_read(trace, monkeypatch):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lerobot_serve.tools.dataset.agreement import _is_labelled
-from lerobot_serve.tools.dataset.depth import MillimetreDepth, to_millimetres
 from lerobot_serve.tools.dataset.features import differences, SUCCESS
+from lerobot_serve.tools.dataset.feeding import MillimetreDepth, to_millimetres
 
 
 @pytest.mark.parametrize(

@@ -24,41 +24,42 @@ from lerobot_serve.tools.output.local_time import (
     parse_time_of_day,
     resolve_within,
 )
-from lerobot_serve.tools.traces.record_views import RecordView, view_of
+from lerobot_serve.tools.traces.fields import record_of
 from lerobot_serve.tools.traces.stalls import StallDetector
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.records import RecordIds
+from lerobot_serve.trace.format.records import RecordIds, TraceRecord
 
 
-def command(rung: str, reason: str = '') -> RecordView:
-    return view_of({'kind': 'executed', 'rung': rung, 'reason': reason})
+def command(rung: str, reason: str = '') -> TraceRecord:
+    return record_of({'kind': 'executed', 'rung': rung, 'reason': reason})
 
 
-def change(rung: str, why: str = '') -> RecordView:
-    return view_of({'kind': 'state', 'component': 'rung', 'to': rung, 'reason': why})
+def change(rung: str, why: str = '') -> TraceRecord:
+    return record_of({'kind': 'state', 'component': 'rung', 'to': rung, 'reason': why})
 
 
 def incident(made: Scene, time_s: float, name: str) -> None:
-    made.add('robot_1', time_s, records.incident(0, name, ids=RecordIds('robot_1')))
+    made.add('robot_1', time_s, records.IncidentRecord(0, 'robot_1', name=name))
 
 
 def test_a_line_says_which_policies_are_in_use():
     named = [records.policy('a', 'reach@f0'), records.policy('b', 'act@b1')]
-    present = view_of(records.policies(1, named))
+    present = records.PoliciesRecord(1, policies=named)
     assert describe_record(present) == 'policies in use: a reach@f0, b act@b1'
-    assert describe_record(view_of(records.policies(1, []))) == 'policies in use: none'
+    present.policies = []
+    assert describe_record(present) == 'policies in use: none'
     # whatever was written there
     for damaged in (7, 'text', [7, None], None, {'slot': 'a'}):
-        record = view_of({'kind': 'policies', 'policies': damaged})
+        record = record_of({'kind': 'policies', 'policies': damaged})
         assert describe_record(record) == 'policies in use: none'
 
 
-@pytest.mark.parametrize(('version', 'text'), [(0, ''), (12, ', version 12 of the split')])
-def test_a_line_says_under_which_split_an_episode_was_placed(version: int, text: str):
-    placed = records.placement(
+@pytest.mark.parametrize(('version', 'text'), [(None, ''), (12, ', version 12 of the split')])
+def test_a_line_says_under_which_split_an_episode_was_placed(version: int | None, text: str):
+    placed = records.PlacementRecord(
         1,
-        RecordIds(episode_id='ep'),
+        *RecordIds(episode_id='ep').fields(),
         slot='a',
         bucket=1,
         split_percent=50,
@@ -66,7 +67,7 @@ def test_a_line_says_under_which_split_an_episode_was_placed(version: int, text:
         server='/a',
         split_version=version,
     )
-    assert describe_record(view_of(placed)) == f'episode ep placed in slot a at /a{text}'
+    assert describe_record(placed) == f'episode ep placed in slot a at /a{text}'
 
 
 # moments
@@ -164,7 +165,7 @@ def test_an_episode_that_ended_and_a_queue_that_stays_empty_is_a_stall_of_the_di
         (0.0, command('policy')),
         (0.1, command('ramp', 'ramp: cleared')),
         (0.2, command('hold', 'hold: nothing_to_play')),
-        (0.6, view_of({'kind': 'incident', 'name': 'stalled', 'reason': 'nothing_to_play'})),
+        (0.6, record_of({'kind': 'incident', 'name': 'stalled', 'reason': 'nothing_to_play'})),
         (1.0, change('hold', 'hold: cleared')),
         (2.0, command('policy')),
     ]
@@ -267,13 +268,13 @@ def test_a_time_in_the_middle_of_a_long_stall_is_of_that_stall(tmp_path):
     for time_s in range(720):
         is_stall = 60 <= time_s < 660
         rung, why = ('hold', 'hold: nothing_to_play') if is_stall else ('policy', '')
-        executed = records.executed(
+        executed = records.ExecutedRecord(
             0,
-            RecordIds('robot_1'),
+            *RecordIds('robot_1').command_fields(),
             control_step=time_s,
             cage_result='pass',
             rung=rung,
-            raw=None,
+            raw_actions=None,
             commanded=None,
             reason=why,
         )

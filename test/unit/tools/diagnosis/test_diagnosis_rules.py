@@ -117,7 +117,9 @@ def test_what_is_usual_takes_three_and_growth_is_twice_as_much():
 def test_robots_that_come_are_named_once(tmp_path):
     made = scene()
     for name in ('robot_8', 'robot_9'):
-        told = records.request(0, records.RecordIds(name, 1, 1), status='ok', queue_wait_ms=1.0)
+        told = records.RequestRecord(
+            0, *records.RecordIds(name, 1, 1).fields(), status='ok', queue_wait_ms=1.0
+        )
         made.add('server', 25.0, told)
     facts = story_of(made, tmp_path).facts
     words = [each.text for each in facts.events if 'new clients' in each.text]
@@ -149,8 +151,12 @@ def test_an_edge_that_was_killed_missed_no_answer(tmp_path):
 
 def test_parameters_are_those_of_the_window(tmp_path):
     made = scene('requests_start_late')
-    made.add('robot_1', 5.0, records.parameter(0, 'request_threshold_s', 0.4, 2.0))
-    made.add('robot_1', 39.95, records.parameter(0, 'request_threshold_s', 2.0, 0.1))
+    made.add(
+        'robot_1', 5.0, records.ParameterRecord(0, name='request_threshold_s', old=0.4, new=2.0)
+    )
+    made.add(
+        'robot_1', 39.95, records.ParameterRecord(0, name='request_threshold_s', old=2.0, new=0.1)
+    )
     assert not story_of(made, tmp_path).causes
 
 

@@ -22,9 +22,8 @@ from lerobot_serve.tools.diagnosis.diagnose import diagnose
 from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey, PeerRecord
 from lerobot_serve.tools.diagnosis.rules import GOOD_SHARE, RULES, RuleStatus
 from lerobot_serve.tools.output.local_time import parse_time_of_day
-from lerobot_serve.tools.traces.record_views import RequestRecord
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import RecordIds, RequestRecord
 
 MOMENTS = st.integers(0, 20).map(float)
 SPANS = st.lists(st.tuples(MOMENTS, MOMENTS), max_size=5)
@@ -127,13 +126,13 @@ def test_commands_held_without_a_state_and_after_the_episode_are_no_clamps(tmp_p
     """A starved edge holds for its state, and rests between episodes: the policy is in order."""
     made = scene('stale_state')
     for time_s in range(20):
-        rest = records.executed(
+        rest = records.ExecutedRecord(
             0,
-            RecordIds('robot_1'),
+            *RecordIds('robot_1').command_fields(),
             control_step=1000 + time_s,
             cage_result='clamped',
             rung='hold',
-            raw=None,
+            raw_actions=None,
             commanded=None,
             reason='pan: max_step; hold: no_episode',
         )
@@ -159,7 +158,7 @@ def test_missed_steps_come_from_the_time_since_their_numbers_skip_none(tmp_path)
 @pytest.mark.parametrize('status', ['ok', 'no_slot', 'no_session', 'draining', 'quota'])
 def test_a_reply_of_the_router_says_nothing_of_the_server(status):
     """It had no chunk within its time limit: what the late server did is in the server's trace."""
-    edge = RequestRecord({'status': status, 'inference_ms': 51.0 if status == 'ok' else 0.0})
-    server = PeerRecord(1, 0.0, RequestRecord({'status': 'ok', 'inference_ms': 1300.0}))
+    edge = RequestRecord(status=status, inference_ms=51.0 if status == 'ok' else 0.0)
+    server = PeerRecord(1, 0.0, RequestRecord(status='ok', inference_ms=1300.0))
     request = JoinedRequest(JoinKey(1, 1), 0.0, edge, server_records=[server])
     assert request.inference_ms == (51.0 if status == 'ok' else 1300.0)

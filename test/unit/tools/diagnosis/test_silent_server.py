@@ -48,7 +48,9 @@ def refused(answer: tuple[str, float], *, loses_session: bool) -> Scene:
         record['status'] = 'no_session' if loses_session else 'no_slot'
     if loses_session:
         for time_s, after in ((ROUGH_S[0] + after_s + 0.02, 'reconnecting'), (STALL_S[1], 'ok')):
-            change = records.state(0, 'connection', '', after, ids=RecordIds('robot_1'))
+            change = records.StateRecord(
+                0, *RecordIds('robot_1').fields(), component='connection', before='', after=after
+            )
             made.add('robot_1', time_s, change)
     return made
 
@@ -67,13 +69,19 @@ def serve(made: Scene, parts: dict[str, float]) -> None:
     for record in [r for r in made.told['robot_1'] if 'slot prod' in r.get('reason', '')]:
         ids = RecordIds('robot_1', record['session_epoch'], record['seq'])
         end_s = record['mono_ns'] / 1e9 - (record['round_trip_ms'] - sum(parts.values())) / 1e3
-        made.add('server', end_s, records.request(0, ids, status='ok', **parts))
+        made.add('server', end_s, records.RequestRecord(0, *ids.fields(), status='ok', **parts))
 
 
 def write(made: Scene, folder: Path, server: str) -> None:
     """Write the scene with a server of that state."""
     if server == 'stood still':
-        noted = records.state(0, 'process', 'still', 'runs', reason=f'{STILL_S[1] - STILL_S[0]} s')
+        noted = records.StateRecord(
+            0,
+            component='process',
+            before='still',
+            after='runs',
+            reason=f'{STILL_S[1] - STILL_S[0]} s',
+        )
         made.add('server', STILL_S[1], noted)
     end_ns = (ROUGH_S[0] + BOOTED_S['server']) * 1e9
     if server in ('killed', 'ended'):
@@ -87,7 +95,9 @@ def write(made: Scene, folder: Path, server: str) -> None:
         file = folder / 'server.jsonl'
         *lines, _ = file.read_bytes().splitlines(keepends=True)
         lost = {'trace_failed': 3} if server == 'lost records' else {}
-        closed = records.footer(int(end_ns), records=0, records_lost=lost, end_reason='closed')
+        closed = records.FooterRecord(
+            int(end_ns), records=0, records_lost=lost, end_reason='closed'
+        )
         file.write_bytes(b''.join([*lines, *[encode(closed)] * (server != 'killed')]))
 
 
@@ -125,8 +135,12 @@ def test_a_reply_that_the_router_did_not_hear_was_lost(loses_session, tmp_path):
 def test_an_abandoned_request_was_not_on_its_way_for_its_whole_time_limit(tmp_path):
     made = refused(WAITED, loses_session=False)
     ids = RecordIds('robot_1', 3, 1000)
-    made.add('robot_1', STALL_S[1] + 0.7, records.request(0, ids, status='abandoned'))
-    made.add('server', STALL_S[1] + 0.7, records.request(0, ids, status='ok', **LATE))
+    made.add(
+        'robot_1', STALL_S[1] + 0.7, records.RequestRecord(0, *ids.fields(), status='abandoned')
+    )
+    made.add(
+        'server', STALL_S[1] + 0.7, records.RequestRecord(0, *ids.fields(), status='ok', **LATE)
+    )
     assert first_cause(made, tmp_path).rule.name == 'request_lost'
 
 

@@ -14,22 +14,48 @@ from lerobot_serve.tools.cli.rollout import reading
 from lerobot_serve.tools.cli.rollout.reading import since_argument
 from lerobot_serve.tools.operate.past.history import outcome_lines, read_history
 from lerobot_serve.tools.operate.past.history_words import decision_text
-from lerobot_serve.tools.traces.record_views import CanaryRecord
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.record_ids import RecordIds
+from lerobot_serve.trace.format.records import CanaryRecord, fields_of, RecordIds, TraceRecord
 
 INCIDENT = REPOSITORY / 'docs' / 'incidents' / 'stutter'
 SECOND_NS = 10**9
+NOBODY = RecordIds()
 
 
-def trace(folder, role: str, *lines: dict) -> None:
+def trace(folder, role: str, *lines: TraceRecord) -> None:
     """Write a run of a node, with the header of a recorded one."""
     recorded = next((INCIDENT / 'policy_router').rglob('*.jsonl'))
     header = json.loads(recorded.read_text().splitlines()[0]) | {'role': role, 'node': f'/{role}'}
     header |= {'mono_ns': 0, 'wall_time': '1970-01-01T00:00:00.000Z'}
     folder.mkdir()
-    text = '\n'.join(json.dumps(line) for line in (header, *lines))
+    text = '\n'.join(json.dumps(line) for line in (header, *map(fields_of, lines)))
     (folder / recorded.name).write_text(text + '\n')
+
+
+def canary(at_ns: int, event: str, **fields) -> CanaryRecord:
+    return CanaryRecord(at_ns, event=event, **fields)
+
+
+def state(at_ns: int, component: str, before: str, after: str, reason='', ids=NOBODY):
+    named = {'component': component, 'before': before, 'after': after, 'reason': reason}
+    return records.StateRecord(at_ns, *ids.fields(), **named)
+
+
+def parameter(at_ns: int, name: str, old, new, by: str) -> TraceRecord:
+    return records.ParameterRecord(at_ns, name=name, old=old, new=new, by=by)
+
+
+def command(at_ns: int, name: str, **fields) -> TraceRecord:
+    return records.CommandRecord(at_ns, name=name, **fields)
+
+
+def outcome(at_ns: int, ids: RecordIds, outcome: str, **fields) -> TraceRecord:
+    return records.OutcomeRecord(at_ns, *ids.fields(), outcome=outcome, **fields)
+
+
+def reported_outcome(at_ns: int, episode_id: str, outcome: str, **fields) -> TraceRecord:
+    fields |= {'episode_id': episode_id, 'outcome': outcome}
+    return records.ReportedOutcomeRecord(at_ns, **fields)
 
 
 def written(folder) -> None:
@@ -37,16 +63,16 @@ def written(folder) -> None:
     trace(
         folder / 'router',
         'router',
-        records.canary(100 * SECOND_NS, 'started', reason='step 1', share_percent=25),
-        records.state(200 * SECOND_NS, 'slots', 'healthy', 'slot_b_drained', reason='service'),
-        records.parameter(300 * SECOND_NS, 'split_percent', 75, 100, by='unknown, by parameter'),
+        canary(100 * SECOND_NS, 'started', reason='step 1', share_percent=25),
+        state(200 * SECOND_NS, 'slots', 'healthy', 'slot_b_drained', reason='service'),
+        parameter(300 * SECOND_NS, 'split_percent', 75, 100, by='unknown, by parameter'),
     )
     trace(
         folder / 'edge',
         'edge',
-        records.outcome(150 * SECOND_NS, ids, 'success', slot='a', policy='v1@1'),
-        records.outcome(250 * SECOND_NS, later, 'failure', slot='b', policy='v2@2'),
-        records.state(260 * SECOND_NS, 'connection', 'streaming', 'stalled'),
+        outcome(150 * SECOND_NS, ids, 'success', slot='a', policy='v1@1'),
+        outcome(250 * SECOND_NS, later, 'failure', slot='b', policy='v2@2'),
+        state(260 * SECOND_NS, 'connection', 'streaming', 'stalled'),
     )
 
 
@@ -109,9 +135,9 @@ def a_night(folder) -> None:
         return seconds * SECOND_NS
 
     def placed(seconds: int, episode: str, slot: str, policy: str, *, moved: bool = False):
-        return records.placement(
+        return records.PlacementRecord(
             at(seconds),
-            RecordIds('left', 1, 1, episode),
+            *RecordIds('left', 1, 1, episode).fields(),
             slot=slot,
             bucket=1,
             split_percent=75,
@@ -127,51 +153,51 @@ def a_night(folder) -> None:
     trace(
         folder / 'router',
         'router',
-        records.canary(at(10), 'restarted', reason='counts reset; new plan: 25, 100; by: kim@lab'
+        canary(at(10), 'restarted', reason='counts reset; new plan: 25, 100; by: kim@lab'
                        ': v2 is ready', share_percent=0),
         placed(11, 'ep_1', 'a', 'v1@1'),
         placed(12, 'ep_2', 'b', 'v2@2'),
         placed(13, 'ep_2', 'a', 'v1@1', moved=True),
-        records.canary(at(20), 'promoted', reason='all; by an operator: kim@lab: sure',
+        canary(at(20), 'promoted', reason='all; by an operator: kim@lab: sure',
                        share_percent=100),
-        records.parameter(at(20), 'split_percent', 75, 0, by='the canary'),
-        records.state(at(30), 'robot left', 'runs', 'cage latched', reason='slot b, v2@2'),
-        records.canary(
+        parameter(at(20), 'split_percent', 75, 0, by='the canary'),
+        state(at(30), 'robot left', 'runs', 'cage latched', reason='slot b, v2@2'),
+        canary(
             at(40),
             'rolled_back',
             reason='robots halted 2 times',
             policy='v2@2',
             share_percent=0,
         ),
-        records.command(at(50), 'drain', slot='a', by='lee@desk: smoke', text='no new ones'),
-        records.state(at(51), 'slots', 'healthy', 'slot_a_drained', reason='smoke'),
-        records.command(at(60), 'restore', slot='a', by='lee@desk: no smoke', text='again'),
-        records.command(at(61), 'rollout abort', slot='', by='x', text='has an event'),
-        records.command(at(65), 'note', slot='', by='lee@desk: pause left: cable', text='ok'),
-        records.canary(at(70), 'finished', reason='slot a serves v2@2; by: kim@lab: good'),
-        records.parameter(at(80), 'split_percent', 0, 50, by='kim@lab: half'),
-        records.parameter(at(81), 'canary.plan', [], ['25', '100'], by='unknown, by parameter'),
-        records.reported_outcome(at(90), 'ep_1', 'success', slot='a', policy='v1@1'),
-        records.reported_outcome(at(91), 'ep_1', 'success', slot='a', policy='v1@1'),
-        records.reported_outcome(at(92), 'ep_2', 'failure', slot='b', policy='v2@2'),
+        command(at(50), 'drain', slot='a', by='lee@desk: smoke', reason='no new ones'),
+        state(at(51), 'slots', 'healthy', 'slot_a_drained', reason='smoke'),
+        command(at(60), 'restore', slot='a', by='lee@desk: no smoke', reason='again'),
+        command(at(61), 'rollout abort', slot='', by='x', reason='has an event'),
+        command(at(65), 'note', slot='', by='lee@desk: pause left: cable', reason='ok'),
+        canary(at(70), 'finished', reason='slot a serves v2@2; by: kim@lab: good'),
+        parameter(at(80), 'split_percent', 0, 50, by='kim@lab: half'),
+        parameter(at(81), 'canary.plan', [], ['25', '100'], by='unknown, by parameter'),
+        reported_outcome(at(90), 'ep_1', 'success', slot='a', policy='v1@1'),
+        reported_outcome(at(91), 'ep_1', 'success', slot='a', policy='v1@1'),
+        reported_outcome(at(92), 'ep_2', 'failure', slot='b', policy='v2@2'),
     )  # fmt: skip
     trace(
         folder / 'edge',
         'edge',
-        records.state(at(29), 'cage', 'active', 'latched', reason='joint 3'),
-        records.state(at(35), 'connection', 'streaming', 'stalled'),
-        records.state(at(36), 'connection', 'stalled', 'streaming'),
-        records.state(at(37), 'connection', 'streaming', 'stalled'),
+        state(at(29), 'cage', 'active', 'latched', reason='joint 3'),
+        state(at(35), 'connection', 'streaming', 'stalled'),
+        state(at(36), 'connection', 'stalled', 'streaming'),
+        state(at(37), 'connection', 'streaming', 'stalled'),
         # the same episode, without its policy
-        records.outcome(at(95), ids, 'failure'),
-        records.outcome(at(96), RecordIds('left', 1, 1, 'ep_9'), 'aborted'),
+        outcome(at(95), ids, 'failure'),
+        outcome(at(96), RecordIds('left', 1, 1, 'ep_9'), 'aborted'),
     )
     trace(
         folder / 'server',
         'server',
-        records.state(at(45), 'server', 'active', 'error', reason='CUDA'),
-        records.incident(at(46), 'inference_failed', reason='CUDA'),
-        records.state(at(47), 'session', 'closed', 'open', ids=ids),
+        state(at(45), 'server', 'active', 'error', reason='CUDA'),
+        records.IncidentRecord(at(46), name='inference_failed', reason='CUDA'),
+        state(at(47), 'session', 'closed', 'open', ids=ids),
     )
 
 
@@ -216,7 +242,7 @@ def test_what_the_fleet_did_last_night(tmp_path):
     ],
 )  # fmt: skip
 def test_who_made_a_decision_of_a_rollout(reason, why, by):
-    record = CanaryRecord(records.canary(1, 'paused', reason=reason))
+    record = canary(1, 'paused', reason=reason)
     assert decision_text(record) == ('rollout paused', why, by)
 
 
@@ -243,8 +269,8 @@ def test_a_text_of_a_trace_controls_no_terminal(tmp_path, capsys):
     trace(
         tmp_path / 'router',
         'router',
-        records.canary(SECOND_NS, 'started', reason='a\x1b[2J\nforged line'),
-        records.reported_outcome(SECOND_NS, 'e', 'success', slot='a', policy='v\x1b[1@1'),
+        canary(SECOND_NS, 'started', reason='a\x1b[2J\nforged line'),
+        reported_outcome(SECOND_NS, 'e', 'success', slot='a', policy='v\x1b[1@1'),
     )
     assert main(['rollout', 'history', str(tmp_path)]) == 0
     out = capsys.readouterr().out

@@ -16,7 +16,7 @@ from lerobot_serve.tools.bags.message import EDGE_STATE, EXECUTED
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots, TEXT_TYPE
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
-from lerobot_serve.tools.recorder.strategies.episode_states import Event, NEXT, Phase, RUNNING
+from lerobot_serve.tools.recorder.strategies.episode import Event, NEXT, Phase, RUNNING
 from lerobot_serve.tools.recorder.strategies.episodic import (
     EpisodeRules,
     EpisodicWriter,

@@ -19,15 +19,16 @@ from support.tools.recorder_rig import (
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED
 from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
-from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules, HighlightWriter
-from lerobot_serve.tools.recorder.strategies.highlight_states import (
+from lerobot_serve.tools.recorder.strategies.highlight import (
     Act,
     HighlightEvent,
     HighlightPhase,
+    HighlightRules,
+    HighlightWriter,
+    MemoryRing,
     NEXT,
     Triggers,
 )
-from lerobot_serve.tools.recorder.strategies.memory_ring import MemoryRing
 from lerobot_serve.tools.recorder.strategies.strategy_writer import SortedMessage
 
 OUTCOME_TYPE = 'lerobot_serve_interfaces/msg/EpisodeOutcome'

@@ -18,10 +18,11 @@ from lerobot_serve.tools.recorder.robots import known_robots
 from lerobot_serve.tools.recorder.robots.known_robots import (
     KnownRobots,
     parent,
+    resolved,
+    robot_topics,
     ROBOTS_LIMIT,
     TEXT_TYPE,
 )
-from lerobot_serve.tools.recorder.robots.robot_topics import resolved, robot_topics
 
 SHIPPED = sorted((REPOSITORY / 'config' / 'robots').glob('*.yaml'))
 

@@ -21,8 +21,12 @@ import yaml
 
 from lerobot_serve.tools.bags.message import BagError, EXECUTED
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.qos_profiles import as_yaml, from_yaml, OfferedProfile
+from lerobot_serve.tools.bags.recording.metadata import (
+    BagTopic,
+    OfferedProfile,
+    profiles_as_yaml,
+    profiles_from_yaml,
+)
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.options import STRATEGIES
@@ -390,6 +394,6 @@ def test_drops_are_counted_by_topic(tmp_path):
 
 def test_profiles_are_read_as_they_were_written():
     profiles = (OfferedProfile(), OfferedProfile(depth=3, deadline_ns=1_500_000_000))
-    assert from_yaml(as_yaml(profiles)) == profiles
+    assert profiles_from_yaml(profiles_as_yaml(profiles)) == profiles
     for text in ('', '[', '- 1', '{}', '- {history: 1}'):
-        assert from_yaml(text) in ((OfferedProfile(),), ())
+        assert profiles_from_yaml(text) in ((OfferedProfile(),), ())

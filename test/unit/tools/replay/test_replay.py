@@ -27,7 +27,7 @@ from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.bags.request_pairs import RequestPairer, REQUESTS_KEPT
 from lerobot_serve.tools.replay.compare import compare_replies, MatchLevel
 from lerobot_serve.tools.replay.engine import PolicySummary, ReplayResult
-from lerobot_serve.tools.replay.exit_status import exit_status as status_of
+from lerobot_serve.tools.replay.report import exit_status as status_of
 from lerobot_serve.tools.replay.report import replay_report
 from lerobot_serve.tools.replay.sources import open_source, ReplayError
 from lerobot_serve.trace.format import incident_file

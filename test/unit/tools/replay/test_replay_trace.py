@@ -42,6 +42,7 @@ from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import HOME_RAD
 from lerobot_serve.tools.cli.verbs import replay as command
 from lerobot_serve.tools.replay.sources import open_source
+from lerobot_serve.tools.traces.fields import read_record
 from lerobot_serve.trace.format import records, replay_field
 from lerobot_serve.trace.format.encoding import decode, encode
 from lerobot_serve.trace.format.redaction import Redaction
@@ -89,7 +90,7 @@ def test_any_request_comes_back_byte_for_byte(observation: Observation):
     pictures = Redaction('full').image_records(observation.images)
     field = replay_field.encode_field(observation, b'answer', {'task': 'fold'})
     line = encode({'kind': 'request', 'replay': field, 'images': pictures})
-    kept = replay_field.decode_field(decode(line))
+    kept = replay_field.decode_field(read_record(line))
     assert kept == (wire_observation.encode(observation), b'answer', {'task': 'fold'})
 
 
@@ -219,7 +220,7 @@ def test_what_the_trace_lost_is_said(tmp_path):
     server = TracedServer(tmp_path)
     server.ask(episodes(1))
     server.observer._recorder.writer.write(
-        records.drop(9, 'trace_overflow', count=3, item='request')
+        records.DropRecord(9, reason='trace_overflow', count=3, item='request')
     )
     result = replay(server.end())
     assert result.notes == ['requests that the trace lost: hidden states may differ: 3']
@@ -243,7 +244,7 @@ def test_a_record_waits_with_all_that_it_holds_on_to(tmp_path):
     found = []
     server.recorder.writer.write = found.append
     server.ask([request(1)])
-    later = next(each['later'] for each in found if each['kind'] == 'request')
+    later = next(each.later for each in found if each.kind == 'request')
     assert later.bytes == sum(map(len, server.pairs[0]))
     json.dumps(later.fields(), default=str)
     server.worker.close()

@@ -12,6 +12,7 @@ from support.tools.replay_rig import counts, episodes, replay, request
 from lerobot_serve.tools.replay.sources import open_source, ReplayError
 from lerobot_serve.trace.format import replay_field
 from lerobot_serve.trace.format.encoding import decode, encode
+from lerobot_serve.trace.format.records import RequestRecord
 from lerobot_serve.trace.format.schema import TraceError
 
 
@@ -108,4 +109,4 @@ def test_pictures_that_are_not_there_are_counted(tmp_path, images):
 
 def test_what_the_session_adds_may_be_nonsense():
     field = {'answer': '', 'task': 5, 'robot_type': None, 'rtc_execution_horizon': -1}
-    assert replay_field.decode_field({'replay': field}) == (b'', b'', {})
+    assert replay_field.decode_field(RequestRecord(replay=field)) == (b'', b'', {})

@@ -19,11 +19,10 @@ from lerobot_serve.tools.bags.message import BagError, BagMessage
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.rerun_view import message_view
-from lerobot_serve.tools.rerun_view.bag_view import show_bag
 from lerobot_serve.tools.rerun_view.destinations import open_sink
 from lerobot_serve.tools.rerun_view.mapping.entries import path_part
 from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
-from lerobot_serve.tools.rerun_view.message_view import MessageView
+from lerobot_serve.tools.rerun_view.message_view import MessageView, show_bag
 
 AT = ('robots', ROBOT)
 PIXELS = np.arange(8 * 10 * 3, dtype=np.uint8).reshape(8, 10, 3)

@@ -26,7 +26,7 @@ from lerobot_serve.tools.stats.report import figures_of, stats_report
 from lerobot_serve.tools.traces.reader import LineReader, read_records, strip_actions
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import decode, encode
-from lerobot_serve.trace.format.records import RecordIds
+from lerobot_serve.trace.format.records import fields_of, RecordIds
 from lerobot_serve.trace.format.schema import TraceError
 
 
@@ -46,20 +46,19 @@ def driven() -> Drive:
     for number, outcome in enumerate(('success', 'failure', 'success')):
         ids = RecordIds('robot_1', episode_id=f'robot_1-episode-{number}')
         made.router.append(
-            {'kind': 'outcome', 'mono_ns': 78_000_000_000, 'outcome': outcome} | ids._asdict()
+            fields_of(records.OutcomeRecord(78_000_000_000, *ids.fields(), outcome=outcome))
         )
-    made.router.append(
-        records.shadow(
-            78_000_000_000,
-            RecordIds('robot_1', 3, 1, 'robot_1-episode-0'),
-            live_policy=POLICY['a'],
-            shadow_policy='<b>new</b>@cccc',
-            rows=4,
-            divergence=0.25,
-        )
+    compared = records.ShadowRecord(
+        78_000_000_000,
+        *RecordIds('robot_1', 3, 1, 'robot_1-episode-0').fields(),
+        live_policy=POLICY['a'],
+        shadow_policy='<b>new</b>@cccc',
+        rows=4,
+        divergence=0.25,
     )
-    made.router.append(records.canary(78_000_000_000, 'begun', reason='somebody said so'))
-    made.edge.append(records.drop(1_000, 'late_chunk', count=3))
+    begun = records.CanaryRecord(78_000_000_000, event='begun', reason='somebody said so')
+    made.router += map(fields_of, (compared, begun))
+    made.edge.append(fields_of(records.DropRecord(1_000, reason='late_chunk', count=3)))
     return made
 
 
@@ -117,13 +116,13 @@ def test_a_stall_is_an_end_of_playing_that_nobody_wanted(tmp_path):
         )
     ):
         made.edge.append(
-            records.executed(
+            records.ExecutedRecord(
                 tick,
-                ids,
+                *ids.command_fields(),
                 control_step=tick,
                 cage_result='pass',
                 rung=rung,
-                raw=[0.0],
+                raw_actions=[0.0],
                 commanded=[0.0],
                 slot='a' if rung == 'policy' else '',
                 reason=reason,
@@ -144,14 +143,13 @@ def test_the_outcome_of_an_episode_with_a_person_is_not_of_the_policy(tmp_path):
     ):
         ids = RecordIds('robot_1', 3, tick, episode)
         made.edge.append(
-            records.executed(
+            records.ExecutedRecord(
                 tick,
-                # as the edge writes it: a command without an action names no episode
-                RecordIds('robot_1') if rung == 'person' else ids,
+                *RecordIds('robot_1') if rung == 'person' else ids.command_fields(),
                 control_step=tick,
                 cage_result='pass',
                 rung=rung,
-                raw=[0.0],
+                raw_actions=[0.0],
                 commanded=[0.0],
                 slot='a',
                 reason='',
@@ -159,7 +157,7 @@ def test_the_outcome_of_an_episode_with_a_person_is_not_of_the_policy(tmp_path):
         )
         if outcome:
             made.edge.append(
-                {'kind': 'outcome', 'mono_ns': tick, 'outcome': outcome} | ids._asdict()
+                fields_of(records.OutcomeRecord(tick, *ids.fields(), outcome=outcome))
             )
     edge, _ = made.write(tmp_path)
     stats = collect_stats([edge])
@@ -187,10 +185,12 @@ def test_the_chart_of_success_counts_an_episode_once_and_without_a_person(tmp_pa
         )
         if outcome:
             made.edge.append(
-                {'kind': 'outcome', 'mono_ns': tick, 'outcome': outcome} | ids._asdict()
+                fields_of(records.OutcomeRecord(tick, *ids.fields(), outcome=outcome))
             )
             made.router.append(
-                records.reported_outcome(tick, episode, outcome, slot='a', policy='')
+                records.ReportedOutcomeRecord(
+                    tick, episode_id=episode, outcome=outcome, slot='a', policy=''
+                )
             )
     edge, router = made.write(tmp_path)
     wanted = {(edge,): 50.0, (router,): pytest.approx(66.7, abs=0.1), (edge, router): 50.0}
@@ -206,7 +206,7 @@ def test_lean_reading_tells_the_same_but_for_the_actions(tmp_path, driven):
             for _, record in read_records(file)
         ]
         lean = LineReader(with_actions=False)
-        assert [line.record for line in lean.read(file)] == wanted
+        assert [fields_of(line.record) for line in lean.read(file)] == wanted
 
 
 @given(st.text(), st.lists(st.floats(allow_nan=False, allow_infinity=False)))

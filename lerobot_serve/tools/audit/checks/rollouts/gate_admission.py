@@ -9,8 +9,8 @@ the first placement.
 from __future__ import annotations
 
 from lerobot_serve.tools.audit.checks.check import RunCheck
-from lerobot_serve.tools.traces.record_views import GateRecord, PlacementRecord, RequestRecord
 from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
+from lerobot_serve.trace.format.records import GateRecord, PlacementRecord, RequestRecord
 
 CANDIDATE_SLOT = 'b'
 # results with which a policy may drive, and the one that also covers what came before it

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 from lerobot_serve.tools.audit.checks.check import RunCheck
 from lerobot_serve.tools.traces.fields import number
-from lerobot_serve.tools.traces.record_views import (
+from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
+from lerobot_serve.trace.format.records import (
     CanaryRecord,
     CommandRecord,
     ReportedOutcomeRecord,
 )
-from lerobot_serve.tools.traces.trace_run import LinePosition, TraceRun
 
 # events after which a canary has counted nothing; `promoted` begins a step, too
 BEGIN = ('planned', 'restarted', 'started')
@@ -117,7 +117,7 @@ class PromotionEvidenceCheck(RunCheck[CanaryRecord | CommandRecord | ReportedOut
             self._unexplained = UnprovenPromotion(self.run.position, record.policy)
 
     def _check_figures(self, record: CanaryRecord) -> None:
-        evidence = record.evidence
+        evidence = record.evidence or {}
         reached, level = number(evidence, 'log10_not_worse'), number(evidence, 'log10_level')
         if reached is None or level is None or reached < level:
             self.tally.add_violation(f'a comparison passed with {reached} of {level} (log10)')
