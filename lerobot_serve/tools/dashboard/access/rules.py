@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who may read and who may act: one table of what is asked, the token, the address and TLS. Pure.
+Who may act: one table of the token, the address and TLS. Pure.
 
 Reading needs no token. Acting needs a token, and a connection on which no one else reads it: the
 address of the dashboard is one of this machine, or the connection is TLS.
@@ -11,13 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 import ipaddress
-
-
-class Asked(Enum):
-    """What a request asks for."""
-
-    READ = 'read'
-    ACT = 'act'
 
 
 class TokenState(Enum):
@@ -51,10 +44,8 @@ WRONG_TOKEN = Verdict(
 )
 
 
-def access(asked: Asked, token: TokenState, *, is_loopback: bool, is_tls: bool) -> Verdict:
-    """Return whether a request is allowed. `is_loopback` is of the dashboard's own address."""
-    if asked is Asked.READ:
-        return ALLOWED
+def access(token: TokenState, *, is_loopback: bool, is_tls: bool) -> Verdict:
+    """Return whether a command is allowed. `is_loopback` is of the dashboard's own address."""
     if not (is_loopback or is_tls):
         return NOT_PRIVATE
     return {

@@ -14,7 +14,7 @@ from aiohttp import web
 from lerobot_serve.access.token_file import Tokens, WrongTokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.files.parsing import from_json
-from lerobot_serve.tools.dashboard.access.rules import access, Asked, is_same_origin, TokenState
+from lerobot_serve.tools.dashboard.access.rules import access, is_same_origin, TokenState
 from lerobot_serve.tools.dashboard.commands.request import command_request, CommandRequest, Reply
 from lerobot_serve.tools.dashboard.http.guards import Refused
 
@@ -71,9 +71,7 @@ class CommandsRoute:
         token = given[len(BEARER) :] if given.startswith(BEARER) else ''
         name = self._tokens.name_of(token)
         state = TokenState.RIGHT if name else TokenState.WRONG if token else TokenState.NONE
-        verdict = access(
-            Asked.ACT, state, is_loopback=self._site.is_loopback, is_tls=self._site.is_tls
-        )
+        verdict = access(state, is_loopback=self._site.is_loopback, is_tls=self._site.is_tls)
         if verdict.status == 401 and state is TokenState.WRONG:
             address, now_s = request.remote or '?', time.monotonic()
             self.wrong_tokens.note(address, now_s)

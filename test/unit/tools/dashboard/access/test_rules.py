@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may read and act: every cell of the table, hosts, origins."""
+"""Who may act: every cell of the table, hosts, origins."""
 
 from __future__ import annotations
 
@@ -10,50 +10,37 @@ import pytest
 from lerobot_serve.access.addresses import is_loopback_address
 from lerobot_serve.tools.dashboard.access.rules import (
     access,
-    Asked,
     host_name,
     is_known_host,
     is_same_origin,
     TokenState,
 )
 
-# what is asked, token, loopback, TLS -> status
+# token, loopback, TLS -> status
 TABLE = {
-    (Asked.READ, TokenState.NONE, True, True): 200,
-    (Asked.READ, TokenState.NONE, True, False): 200,
-    (Asked.READ, TokenState.NONE, False, True): 200,
-    (Asked.READ, TokenState.NONE, False, False): 200,
-    (Asked.READ, TokenState.WRONG, True, True): 200,
-    (Asked.READ, TokenState.WRONG, True, False): 200,
-    (Asked.READ, TokenState.WRONG, False, True): 200,
-    (Asked.READ, TokenState.WRONG, False, False): 200,
-    (Asked.READ, TokenState.RIGHT, True, True): 200,
-    (Asked.READ, TokenState.RIGHT, True, False): 200,
-    (Asked.READ, TokenState.RIGHT, False, True): 200,
-    (Asked.READ, TokenState.RIGHT, False, False): 200,
-    (Asked.ACT, TokenState.NONE, True, True): 401,
-    (Asked.ACT, TokenState.NONE, True, False): 401,
-    (Asked.ACT, TokenState.NONE, False, True): 401,
-    (Asked.ACT, TokenState.NONE, False, False): 403,
-    (Asked.ACT, TokenState.WRONG, True, True): 401,
-    (Asked.ACT, TokenState.WRONG, True, False): 401,
-    (Asked.ACT, TokenState.WRONG, False, True): 401,
-    (Asked.ACT, TokenState.WRONG, False, False): 403,
-    (Asked.ACT, TokenState.RIGHT, True, True): 200,
-    (Asked.ACT, TokenState.RIGHT, True, False): 200,
-    (Asked.ACT, TokenState.RIGHT, False, True): 200,
-    (Asked.ACT, TokenState.RIGHT, False, False): 403,
+    (TokenState.NONE, True, True): 401,
+    (TokenState.NONE, True, False): 401,
+    (TokenState.NONE, False, True): 401,
+    (TokenState.NONE, False, False): 403,
+    (TokenState.WRONG, True, True): 401,
+    (TokenState.WRONG, True, False): 401,
+    (TokenState.WRONG, False, True): 401,
+    (TokenState.WRONG, False, False): 403,
+    (TokenState.RIGHT, True, True): 200,
+    (TokenState.RIGHT, True, False): 200,
+    (TokenState.RIGHT, False, True): 200,
+    (TokenState.RIGHT, False, False): 403,
 }
 
 
 def test_the_table_has_every_cell():
-    assert set(TABLE) == set(product(Asked, TokenState, (True, False), (True, False)))
+    assert set(TABLE) == set(product(TokenState, (True, False), (True, False)))
 
 
 @pytest.mark.parametrize(('cell', 'status'), TABLE.items())
 def test_access(cell, status):
-    asked, token, is_loopback, is_tls = cell
-    verdict = access(asked, token, is_loopback=is_loopback, is_tls=is_tls)
+    token, is_loopback, is_tls = cell
+    verdict = access(token, is_loopback=is_loopback, is_tls=is_tls)
     assert verdict.status == status
     assert bool(verdict.text) == (status != 200)
 
