@@ -240,12 +240,8 @@ def _add(
         place = either[argument.either]
     action = place.add_argument(*names, **details)
     if argument.names:
-        set_completer(action, argument.names)
-
-
-def set_completer(action: argparse.Action, names: Callable[..., list[str]]) -> None:
-    """Let a shell complete the value of an argument; argcomplete reads this attribute."""
-    vars(action)['completer'] = names
+        # argcomplete reads this attribute
+        vars(action)['completer'] = argument.names
 
 
 def _repeated(is_flag: bool, argument: Argument, default: Any) -> dict[str, Any]:

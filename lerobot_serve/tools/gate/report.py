@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from lerobot_serve.router.canary.gate_record import GateRecord, TEXT_LIMIT, Verdict
+from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, TEXT_LIMIT, Verdict
 from lerobot_serve.tools.gate.figures import GateFigures
 from lerobot_serve.tools.gate.limits import GateLimits
 from lerobot_serve.tools.gate.rules import Gate
+from lerobot_serve.tools.output.report import Part, Report
 
 WORDS: dict[Verdict, str] = {
     'passed': 'passed: the candidate may go on to shadow and canary',
@@ -20,6 +21,8 @@ WORDS: dict[Verdict, str] = {
     'refused': 'refused: a safety gate failed, which cannot be overridden',
     'too_few': 'too few episodes to decide',
 }
+# exit statuses
+PASSED, REFUSED, TOO_FEW = 0, 3, 4
 MARKS = {'passed': 'ok', 'failed': 'FAILED', 'unmeasured': 'not measured'}
 
 
@@ -67,19 +70,23 @@ def verdict_text(
     return '; '.join(blocking) or f'{figures.episodes} episodes, {figures.requests} requests'
 
 
-def as_text(record: GateRecord, figures: GateFigures, gates: Collection[Gate]) -> str:
-    """Return what is printed."""
-    lines = [
+def gate_report(record: GateRecord, figures: GateFigures, gates: Collection[Gate]) -> Report:
+    """Return the record, and what is printed of it."""
+    parts: list[Part] = [
         f'{record.candidate} against {record.parent}: {record.episodes} episodes, '
         f'{record.requests} requests',
     ]
     for kind in ('safety', 'performance'):
-        lines.append(f'{kind}:')
+        parts.append(f'{kind}:')
         for gate in gates:
             if gate.kind == kind:
-                lines.append(f'  {gate.name:<16} {MARKS[gate.state]:<13} {gate.text}')
-    lines += [f'note: {note}' for note in figures.notes]
-    lines += [f'overridden: {gate}: {reason} (by {by})' for gate, reason, by in record.overrides]
+                parts.append(f'  {gate.name:<16} {MARKS[gate.state]:<13} {gate.text}')
+    parts += [f'note: {note}' for note in figures.notes]
+    parts += [f'overridden: {gate}: {reason} (by {by})' for gate, reason, by in record.overrides]
     more = f': {record.text}' if record.verdict == 'too_few' else ''
-    lines.append(f'{WORDS[record.verdict]}{more}')
-    return '\n'.join(lines)
+    status = TOO_FEW if record.verdict == 'too_few' else REFUSED
+    return Report(
+        msgspec.to_builtins(record),
+        [*parts, f'{WORDS[record.verdict]}{more}'],
+        PASSED if record.verdict in ADMITTED else status,
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from lerobot_serve.tools.output.report import Part, Table
 from lerobot_serve.tools.output.text import printable
 from lerobot_serve.versions.comparing import Differences, FileDifference
 from lerobot_serve.versions.manifest import Manifest
@@ -29,16 +30,11 @@ def size_text(size_bytes: float) -> str:
     return f'{size_bytes:.3g} {UNITS[-1]}'
 
 
-def table(entries: Sequence[Entry], folder: Path) -> str:
+def table(entries: Sequence[Entry], folder: Path) -> Part:
     """Return the versions of a store, one a line."""
     if not entries:
         return f'{folder}: no versions; lerobot-serve versions publish FOLDER adds one'
-    rows = [HEADS, *map(_row, entries)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS) - 1)]
-    return '\n'.join(
-        '  '.join((*(f'{c:<{w}}' for c, w in zip(row, widths, strict=False)), row[-1])).rstrip()
-        for row in rows
-    )
+    return Table(HEADS, [_row(each) for each in entries])
 
 
 def _row(entry: Entry) -> tuple[str, ...]:

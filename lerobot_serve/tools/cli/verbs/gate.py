@@ -7,6 +7,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lerobot_serve.tools.cli.signature import print_report
+
 if TYPE_CHECKING:
     from lerobot_serve.router.canary.gate_record import GateRecord
     from lerobot_serve.tools.gate.figures import GateFigures
@@ -31,7 +33,6 @@ LIMITS = {
     'memory_ratio': 'bytes of the files, over those of the parent, at most',
     'similarity': 'cosine of the motions of both policies, at least',
 }
-PASSED, REFUSED, TOO_FEW = 0, 3, 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,47 +99,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Return the exit status of the verdict. Raises ParameterError, UserError."""
-    import json
-
-    import msgspec
-
-    from lerobot_serve.edge.robot.file_format import RobotFileError
+    """Return the exit status of the verdict. Raises ParameterError, UserError, PolicyError."""
     from lerobot_serve.errors import UserError
-    from lerobot_serve.parameters import ParameterError
-    from lerobot_serve.policies.base import PolicyError
-    from lerobot_serve.router.canary.gate_record import ADMITTED, write_record
-    from lerobot_serve.tools.bags.message import BagError
-    from lerobot_serve.tools.gate.report import as_text
-    from lerobot_serve.tools.replay.sources import ReplayError
-    from lerobot_serve.trace.format.incident_file import IncidentError
-    from lerobot_serve.trace.format.schema import TraceError
+    from lerobot_serve.router.canary.gate_record import write_record
+    from lerobot_serve.tools.gate.report import gate_report
 
-    try:
-        figures, gates, record = run(options)
-    except (
-        BagError,
-        IncidentError,
-        TraceError,
-        ReplayError,
-        PolicyError,
-        RobotFileError,
-    ) as error:
-        raise ParameterError(str(error)) from error
+    figures, gates, record = run(options)
     if options.records:
         try:
             path = write_record(options.records, record)
         except OSError as error:
             raise UserError(f'the record cannot be written: {error}') from error
         figures.notes.append(f'record: {path}')
-    print(
-        json.dumps(msgspec.to_builtins(record), indent=2)
-        if options.json
-        else as_text(record, figures, gates)
-    )
-    if record.verdict in ADMITTED:
-        return PASSED
-    return TOO_FEW if record.verdict == 'too_few' else REFUSED
+    return print_report(gate_report(record, figures, gates), options)
 
 
 def run(options: argparse.Namespace) -> tuple[GateFigures, tuple[Gate, ...], GateRecord]:

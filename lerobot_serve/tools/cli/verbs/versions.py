@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Sequence
 import contextlib
 from pathlib import Path
 import sys
-from typing import Any, TYPE_CHECKING
+from typing import Annotated, Any, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.ros_home import ros_home
-from lerobot_serve.tools.cli.signature import set_completer
+from lerobot_serve.tools.cli.signature import Argument, steps_of
+from lerobot_serve.tools.output.report import Report
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.cli.conversion_progress import ConversionProgress
-    from lerobot_serve.versions.store import Entry, Store
+    from lerobot_serve.versions.store import Store
     from lerobot_serve.versions.transfer.source import VersionSource
 
 HELP = 'publish, fetch, serve, pin, compare and delete versions of policies'
@@ -31,126 +32,6 @@ VERSION_HELP = 'id, its first letters, a name, or 4 or more digits of the hash'
 SHOW_ABOVE_BYTES = 50_000_000
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest='action', metavar='ACTION', required=True)
-    listed = _action(actions, 'list', 'print the versions of a store', list_versions)
-    shown = _action(actions, 'show', 'print a version with its files', show)
-    _add_version(shown)
-    verified = _action(actions, 'verify', 'read every file again and compare hashes', verify)
-    _add_version(verified, nargs='*', more=' (all)')
-    compared = _action(actions, 'compare', 'print what differs between two versions', compare)
-    _add_version(compared, name='first')
-    _add_version(compared, name='second')
-    pinned = _action(actions, 'pin', 'keep a version from being deleted', pin)
-    _add_version(pinned)
-    _add_text(pinned, '--note', 'TEXT', 'why it is kept')
-    _add_version(_action(actions, 'unpin', 'let a version be deleted again', unpin))
-    deleted = _action(actions, 'delete', 'delete a version that no server serves', delete)
-    _add_version(deleted)
-    _add_switch(deleted, '--also-parent', 'also if it is the parent of another version')
-    _add_switch(deleted, '--yes', 'do not ask')
-    published = _action(actions, 'publish', 'copy the folder of a policy into a store', publish)
-    _add_publish(published)
-    fetched = _action(actions, 'fetch', 'copy a version from another store or server', fetch)
-    _add_fetch(fetched)
-    _add_serve(_action(actions, 'serve', 'let other machines fetch from a store', serve))
-    for action in (listed, shown, verified, compared, published, fetched):
-        _add_switch(action, '--json', 'print JSON')
-
-
-def _action(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    text: str,
-    operation: Callable[[argparse.Namespace], int | None],
-) -> argparse.ArgumentParser:
-    parser = actions.add_parser(name, help=text, description=f'{text[0].upper()}{text[1:]}.')
-    parser.add_argument(
-        '--store', type=Path, metavar='FOLDER', help=f'folder of the store ($ROS_HOME/{STORE})'
-    )
-    parser.set_defaults(operation=operation)
-    return parser
-
-
-def _add_version(
-    parser: argparse.ArgumentParser, *, name: str = 'version', nargs: str = '', more: str = ''
-) -> None:
-    values: dict[str, Any] = {'nargs': nargs} if nargs else {}
-    argument = parser.add_argument(
-        name, metavar=name.upper(), help=f'{VERSION_HELP}{more}', **values
-    )
-    set_completer(argument, version_ids)
-
-
-def _add_text(
-    parser: argparse.ArgumentParser, flag: str, metavar: str | None, text: str
-) -> argparse.Action:
-    return parser.add_argument(flag, default='', metavar=metavar, help=text)
-
-
-def _add_texts(
-    parser: argparse.ArgumentParser, flag: str, name: str, metavar: str, text: str
-) -> None:
-    parser.add_argument(
-        flag, dest=name, nargs='+', action='extend', default=[], metavar=metavar, help=text
-    )
-
-
-def _add_switch(parser: argparse.ArgumentParser, flag: str, text: str) -> None:
-    parser.add_argument(flag, action='store_true', help=text)
-
-
-def _add_file(parser: argparse.ArgumentParser, flag: str, text: str) -> None:
-    parser.add_argument(flag, type=Path, metavar='FILE', help=text)
-
-
-def _add_publish(parser: argparse.ArgumentParser) -> None:
-    text = 'directory of a LeRobot, built-in or exported policy, or USER/REPOSITORY of the hub'
-    parser.add_argument('folder', metavar='FOLDER', help=text)
-    _add_text(parser, '--name', None, 'part of the id before the @ (that of the policy)')
-    parent = _add_text(parser, '--parent', 'VERSION', 'version that it was trained from')
-    set_completer(parent, version_ids)
-    text = 'data set that it was trained on; of a folder the hash of all files is noted'
-    _add_text(parser, '--dataset', 'FOLDER|SHA256', text)
-    _add_text(parser, '--note', 'TEXT', 'one line of text')
-    text = 'where others may fetch it, as a note: http(s)://... or the full path of a store'
-    _add_texts(parser, '--source', 'sources', 'ADDRESS', text)
-    text = 'copy the files that links point to (links are refused, but for those of the hub)'
-    _add_switch(parser, '--follow-links', text)
-    text = 'as the parameter of a policy_server, for policy types that it does not know'
-    _add_texts(parser, '--trusted-packages', 'trusted_packages', 'PACKAGE', text)
-
-
-def _add_fetch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('version', metavar='VERSION', help=VERSION_HELP)
-    text = 'http(s)://HOST:PORT of `versions serve`, a store, or the folder of a version'
-    parser.add_argument(
-        '--from', dest='origin', required=True, metavar='ADDRESS|FOLDER', help=text
-    )
-    _add_file(parser, '--token-file', 'private file with a line NAME TOKEN')
-    _add_file(parser, '--tls-ca', 'authority of an https server (the system)')
-
-
-def _add_serve(parser: argparse.ArgumentParser) -> None:
-    text = f'address to listen on ({ADDRESS}: this machine alone)'
-    parser.add_argument('--address', default=ADDRESS, help=text)
-    text = f'port, 0 for a free one ({PORT})'
-    parser.add_argument('--port', type=int, default=PORT, metavar='N', help=text)
-    text = 'lines NAME TOKEN of those who may fetch, made if missing (everyone on this machine)'
-    _add_file(parser, '--token-file', text)
-    text = 'serve other machines without tokens, on a network that you trust'
-    _add_switch(parser, '--allow-anyone', text)
-    _add_file(parser, '--tls-certificate', 'serve https')
-    _add_file(parser, '--tls-key', 'key of the certificate')
-
-
-def main(options: argparse.Namespace) -> int:
-    """Return the exit status of the action, which returns none if it is 0. Raises UserError."""
-    options.store = (options.store or ros_home() / STORE).expanduser()
-    status: int | None = options.operation(options)
-    return status or 0
-
-
 def version_ids(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Return the ids of the store of a command line for a shell; none on an error."""
     from lerobot_serve.versions.store import Store
@@ -161,99 +42,178 @@ def version_ids(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     return []
 
 
-def list_versions(options: argparse.Namespace) -> None:
+StoreFolder = Annotated[
+    Path | None, Argument(f'folder of the store ($ROS_HOME/{STORE})', 'FOLDER')
+]
+Version = Annotated[str, Argument(VERSION_HELP, 'VERSION', names=version_ids)]
+
+
+def list_versions(*, store: StoreFolder = None) -> Report:
+    """Print the versions of a store. Raises UserError."""
     from lerobot_serve.tools.versions import texts
 
-    store = _opened(options)
-    entries = store.entries()
-    found = [texts.entry_json(each, store) for each in entries]
-    _print(options, found, lambda: texts.table(entries, options.store))
+    opened, folder = _opened(store), _folder(store)
+    entries = opened.entries()
+    found = [texts.entry_json(each, opened) for each in entries]
+    return Report({'versions': found}, [texts.table(entries, folder)])
 
 
-def show(options: argparse.Namespace) -> int:
+def show(version: Version, *, store: StoreFolder = None) -> Report:
+    """Print a version with its files. Raises UserError."""
     from lerobot_serve.tools.versions import texts
 
-    store = _opened(options)
-    entry = store.entry(options.version)
-    folder = store.path(entry.id)
-    _print(options, texts.entry_json(entry, store), lambda: texts.details(entry, folder))
-    return 0 if entry.manifest else 1
+    opened = _opened(store)
+    entry = opened.entry(version)
+    lines = texts.details(entry, opened.path(entry.id)).split('\n')
+    return Report(texts.entry_json(entry, opened), lines, 0 if entry.manifest else 1)
 
 
-def verify(options: argparse.Namespace) -> int:
+def verify(
+    version: Annotated[
+        Sequence[str], Argument(f'{VERSION_HELP} (all)', 'VERSION', names=version_ids)
+    ] = (),
+    *,
+    store: StoreFolder = None,
+) -> Report:
+    """Read every file again and compare hashes. Raises UserError."""
     from lerobot_serve.tools.versions import texts
     from lerobot_serve.versions.locks import held
     from lerobot_serve.versions.verifying import faults_of
 
-    store = _opened(options)
-    entries = [store.entry(each) for each in options.version] or store.entries()
+    opened = _opened(store)
+    entries = [opened.entry(each) for each in version] or opened.entries()
     faults: dict[str, list[str]] = {}
     with _progress(texts.total_bytes(entries)) as progress:
         count = progress.begin('verifying', texts.total_bytes(entries))
         for each in entries:
             faults[each.id] = [each.fault]
             if each.manifest:
-                with held(store.path(each.id)):
-                    faults[each.id] = faults_of(store.path(each.id), each.manifest, count)
-    _print(options, texts.verified_json(faults), lambda: texts.verified_text(faults))
-    return int(any(faults.values()))
+                with held(opened.path(each.id)):
+                    faults[each.id] = faults_of(opened.path(each.id), each.manifest, count)
+    lines = texts.verified_text(faults).split('\n')
+    return Report({'versions': texts.verified_json(faults)}, lines, int(any(faults.values())))
 
 
-def compare(options: argparse.Namespace) -> None:
+def compare(
+    first: Annotated[str, Argument(VERSION_HELP, 'FIRST', names=version_ids)],
+    second: Annotated[str, Argument(VERSION_HELP, 'SECOND', names=version_ids)],
+    *,
+    store: StoreFolder = None,
+) -> Report:
+    """Print what differs between two versions. Raises UserError."""
     import msgspec
 
     from lerobot_serve.tools.versions import texts
     from lerobot_serve.versions.comparing import differences
     from lerobot_serve.versions.manifest import read_manifest
 
-    store = _opened(options)
-    first, second = (
-        read_manifest(store.path(store.entry(each).id)) for each in (options.first, options.second)
-    )
-    found = differences(first, second)
-    as_json = {'first': first.id, 'second': second.id, **msgspec.to_builtins(found)}
-    _print(options, as_json, lambda: texts.comparison(first, second, found))
+    opened = _opened(store)
+    one, other = (read_manifest(opened.path(opened.entry(each).id)) for each in (first, second))
+    found = differences(one, other)
+    data = {'first': one.id, 'second': other.id, **msgspec.to_builtins(found)}
+    return Report(data, texts.comparison(one, other, found).split('\n'))
 
 
-def pin(options: argparse.Namespace) -> None:
-    if not options.note.isprintable():
+def pin(
+    version: Version,
+    *,
+    store: StoreFolder = None,
+    note: Annotated[str, Argument('why it is kept', 'TEXT')] = '',
+) -> int:
+    """Keep a version from being deleted. Raises UserError."""
+    if not note.isprintable():
         raise WrongCommandLine('--note must be one line of printable characters')
-    store = _opened(options)
-    entry = store.entry(options.version)
-    store.pin(entry.id, options.note)
+    opened = _opened(store)
+    entry = opened.entry(version)
+    opened.pin(entry.id, note)
     print(f'{entry.id} is pinned')
+    return 0
 
 
-def unpin(options: argparse.Namespace) -> None:
-    store = _opened(options)
-    entry = store.entry(options.version)
-    store.unpin(entry.id)
+def unpin(version: Version, *, store: StoreFolder = None) -> int:
+    """Let a version be deleted again. Raises UserError."""
+    opened = _opened(store)
+    entry = opened.entry(version)
+    opened.unpin(entry.id)
     print(f'{entry.id} is not pinned' if entry.is_pinned else f'{entry.id} was not pinned')
+    return 0
 
 
-def delete(options: argparse.Namespace) -> None:
-    store = _opened(options)
-    entry = store.entry(options.version)
-    _confirm(options, entry)
-    store.delete(entry.id, also_parent=options.also_parent)
+def delete(
+    version: Version,
+    *,
+    store: StoreFolder = None,
+    also_parent: Annotated[bool, Argument('also if it is the parent of another version')] = False,
+    yes: Annotated[bool, Argument('do not ask')] = False,
+) -> int:
+    """Delete a version that no server serves. Raises UserError."""
+    opened = _opened(store)
+    entry = opened.entry(version)
+    if not yes:
+        _confirm(f'Delete {entry.id} of {_folder(store)}?')
+    opened.delete(entry.id, also_parent=also_parent)
     print(f'{entry.id} is deleted')
+    return 0
 
 
-def _confirm(options: argparse.Namespace, entry: Entry) -> None:
+def _confirm(question: str) -> None:
     """Ask once. Raises UserError without a yes, WrongCommandLine without a terminal."""
-    if options.yes:
-        return
     if sys.stdin is None or not sys.stdin.isatty():
         raise WrongCommandLine('there is no terminal to ask on: add --yes. Nothing was changed')
-    print(f'Delete {entry.id} of {options.store}? [y/N] ', end='', file=sys.stderr, flush=True)
+    print(f'{question} [y/N] ', end='', file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ('y', 'yes'):
         raise UserError('not confirmed; nothing was changed')
 
 
-def publish(options: argparse.Namespace) -> None:
+def publish(
+    folder: Annotated[
+        str,
+        Argument(
+            'directory of a LeRobot, built-in or exported policy, or USER/REPOSITORY of the hub',
+            'FOLDER',
+        ),
+    ],
+    *,
+    store: StoreFolder = None,
+    name: Annotated[str, Argument('part of the id before the @ (that of the policy)')] = '',
+    parent: Annotated[
+        str, Argument('version that it was trained from', 'VERSION', names=version_ids)
+    ] = '',
+    dataset: Annotated[
+        str,
+        Argument(
+            'data set that it was trained on; of a folder the hash of all files is noted',
+            'FOLDER|SHA256',
+        ),
+    ] = '',
+    note: Annotated[str, Argument('one line of text', 'TEXT')] = '',
+    sources: Annotated[
+        Sequence[str],
+        Argument(
+            'where others may fetch it, as a note: http(s)://... or the full path of a store',
+            'ADDRESS',
+            flags=('--source',),
+            nargs='+',
+        ),
+    ] = (),
+    follow_links: Annotated[
+        bool,
+        Argument(
+            'copy the files that links point to (links are refused, but for those of the hub)'
+        ),
+    ] = False,
+    trusted_packages: Annotated[
+        Sequence[str],
+        Argument(
+            'as the parameter of a policy_server, for policy types that it does not know',
+            'PACKAGE',
+            nargs='+',
+        ),
+    ] = (),
+) -> Report:
+    """Copy the folder of a policy into a store. Raises UserError, PolicyError."""
     from datetime import datetime, timezone
 
-    from lerobot_serve.policies.base import PolicyError
     from lerobot_serve.policies.lerobot.hub.repository import local_folder
     from lerobot_serve.tools.versions import texts
     from lerobot_serve.tools.versions.identity import identify
@@ -263,35 +223,29 @@ def publish(options: argparse.Namespace) -> None:
     from lerobot_serve.versions.store import Store
     from lerobot_serve.versions.verifying import is_version
 
-    try:
-        source = Path(local_folder(options.folder)).expanduser()
-    except PolicyError as error:
-        raise UserError(str(error)) from None
+    source = Path(local_folder(folder)).expanduser()
 
-    def identity(folder: Path) -> PolicyIdentity:
+    def identity(at: Path) -> PolicyIdentity:
         # the copy is named by its manifest, as for the server that will load it
-        name = '' if is_version(folder) else options.name
-        return identify(folder, name, tuple(options.trusted_packages))
+        return identify(at, '' if is_version(at) else name, tuple(trusted_packages))
 
     identity(source)
-    store = Store.make(options.store)
+    made = Store.make(_folder(store))
     size = sum((source / path).stat().st_size for path in policy_paths(source)[0])
     with _progress(size) as progress:
         details = Details(
             created=datetime.now(timezone.utc).strftime(TIME_FORMAT),
-            parent=_parent(options.parent, store),
-            dataset_sha256=_dataset(options.dataset, progress),
-            note=options.note,
-            sources=tuple(options.sources),
+            parent=_parent(parent, made),
+            dataset_sha256=_dataset(dataset, progress),
+            note=note,
+            sources=tuple(sources),
         )
         count = progress.begin('publishing', size)
-        done = publish_folder(
-            store, source, identity, details, count, follows_links=options.follow_links
-        )
-    entry = store.entry(done.manifest.id)
-    folder = store.path(entry.id)
-    as_json = {'is_new': done.is_new, 'left_out': done.left_out, **texts.entry_json(entry, store)}
-    _print(options, as_json, lambda: texts.published_text(done, folder))
+        done = publish_folder(made, source, identity, details, count, follows_links=follow_links)
+    entry = made.entry(done.manifest.id)
+    data = {'is_new': done.is_new, 'left_out': done.left_out, **texts.entry_json(entry, made)}
+    lines = texts.published_text(done, made.path(entry.id)).split('\n')
+    return Report(data, lines, has_changed=True)
 
 
 def _parent(given: str, store: Store) -> str:
@@ -317,18 +271,37 @@ def _dataset(given: str, progress: ConversionProgress) -> str:
         raise UserError(f'--dataset {folder} cannot be read: {error}') from None
 
 
-def fetch(options: argparse.Namespace) -> None:
+def fetch(
+    version: Annotated[str, Argument(VERSION_HELP, 'VERSION')],
+    *,
+    store: StoreFolder = None,
+    origin: Annotated[
+        str,
+        Argument(
+            'http(s)://HOST:PORT of `versions serve`, a store, or the folder of a version',
+            'ADDRESS|FOLDER',
+            flags=('--from',),
+        ),
+    ],
+    token_file: Annotated[
+        Path | None, Argument('private file with a line NAME TOKEN', 'FILE')
+    ] = None,
+    tls_ca: Annotated[
+        Path | None, Argument('authority of an https server (the system)', 'FILE')
+    ] = None,
+) -> Report:
+    """Copy a version from another store or server. Raises UserError."""
     from lerobot_serve.tools.versions import texts
     from lerobot_serve.tools.versions.identity import why_not_checked
     from lerobot_serve.versions.manifest import Manifest
     from lerobot_serve.versions.store import Store
     from lerobot_serve.versions.transfer.fetching import Fetch
 
-    source = _source(options)
-    store = Store.make(options.store)
+    source = _source(origin, token_file, tls_ca)
+    made = Store.make(_folder(store))
     notes: list[str] = []
     with _progress(SHOW_ABOVE_BYTES) as progress:
-        run = Fetch(store, source)
+        run = Fetch(made, source)
 
         def begin(manifest: Manifest) -> None:
             if manifest.size_bytes >= SHOW_ABOVE_BYTES:
@@ -336,87 +309,109 @@ def fetch(options: argparse.Namespace) -> None:
 
         run.begin = begin
         run.check = lambda folder, manifest: notes.append(why_not_checked(folder, manifest))
-        done = run.run(options.version)
+        done = run.run(version)
     for note in filter(None, notes):
         print(f'note: the fingerprint is not compared: {note}', file=sys.stderr)
-    folder = store.path(done.manifest.id)
-    as_json = {
+    folder = made.path(done.manifest.id)
+    data = {
         'is_new': done.is_new,
         'transferred_bytes': done.transferred_bytes,
-        **texts.entry_json(store.entry(done.manifest.id), store),
+        **texts.entry_json(made.entry(done.manifest.id), made),
     }
     state = f'fetched ({texts.size_text(done.transferred_bytes)})' if done.is_new else 'is there'
-    serve_it = f'serve it: lerobot-serve serve {folder}'
-    _print(options, as_json, lambda: f'{done.manifest.id} {state}\n{serve_it}')
+    lines = [f'{done.manifest.id} {state}', f'serve it: lerobot-serve serve {folder}']
+    return Report(data, lines, has_changed=True)
 
 
-def _source(options: argparse.Namespace) -> VersionSource:
+def _source(origin: str, token_file: Path | None, tls_ca: Path | None) -> VersionSource:
     """Return where to fetch from. Raises UserError."""
     from lerobot_serve.versions.transfer import http_files
     from lerobot_serve.versions.transfer.source import FolderSource
 
-    if not http_files.is_address(options.origin):
-        if options.token_file or options.tls_ca:
+    if not http_files.is_address(origin):
+        if token_file or tls_ca:
             raise WrongCommandLine('--token-file and --tls-ca are for http(s)://, not a folder')
-        return FolderSource(Path(options.origin).expanduser())
-    token = http_files.read_token(options.token_file.expanduser()) if options.token_file else ''
-    address = http_files.ServerAddress(options.origin.rstrip('/'), token, options.tls_ca)
+        return FolderSource(Path(origin).expanduser())
+    token = http_files.read_token(token_file.expanduser()) if token_file else ''
+    address = http_files.ServerAddress(origin.rstrip('/'), token, tls_ca)
     if address.warning:
         print(f'warning: {address.warning}', file=sys.stderr)
     return http_files.HttpSource(address)
 
 
-def serve(options: argparse.Namespace) -> None:
+def serve(
+    *,
+    store: StoreFolder = None,
+    address: Annotated[
+        str,
+        Argument(f'address to listen on ({ADDRESS}: this machine alone)', names_default=False),
+    ] = ADDRESS,
+    port: Annotated[int, Argument('port, 0 for a free one', 'N')] = PORT,
+    token_file: Annotated[
+        Path | None,
+        Argument(
+            'lines NAME TOKEN of those who may fetch, made if missing (everyone on this machine)',
+            'FILE',
+        ),
+    ] = None,
+    allow_anyone: Annotated[
+        bool, Argument('serve other machines without tokens, on a network that you trust')
+    ] = False,
+    tls_certificate: Annotated[Path | None, Argument('serve https', 'FILE')] = None,
+    tls_key: Annotated[Path | None, Argument('key of the certificate', 'FILE')] = None,
+) -> int:
+    """Let other machines fetch from a store. Raises UserError."""
     import signal
     import threading
 
-    from lerobot_serve.tools.output.text import without_controls
-    from lerobot_serve.versions.transfer.serving import StoreHttpServer
-
-    store = _opened(options)
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
-    server = StoreHttpServer(
-        store, _http_settings(options), lambda line: print(without_controls(line), flush=True)
-    )
-    try:
-        print(f'{options.store}: {len(store.layout.ids())} versions at {server.url}', flush=True)
-        ended.wait()
-    finally:
-        server.close()
-
-
-def _http_settings(options: argparse.Namespace) -> Any:
-    """Return the settings of the server. Raises UserError."""
     from lerobot_serve.access.addresses import is_loopback_address
     from lerobot_serve.access.token_file import open_tokens
-    from lerobot_serve.versions.transfer.serving import HttpSettings, server_tls
+    from lerobot_serve.tools.output.text import without_controls
+    from lerobot_serve.versions.transfer.serving import HttpSettings, server_tls, StoreHttpServer
 
-    if not 0 <= options.port <= 65535:
-        raise WrongCommandLine(f'--port must be in [0, 65535], got {options.port}')
+    opened = _opened(store)
+    if not 0 <= port <= 65535:
+        raise WrongCommandLine(f'--port must be in [0, 65535], got {port}')
     tokens = None
-    if options.token_file:
-        tokens = open_tokens(options.token_file.expanduser(), 'who may fetch versions')
-    elif not (is_loopback_address(options.address) or options.allow_anyone):
+    if token_file:
+        tokens = open_tokens(token_file.expanduser(), 'who may fetch versions')
+    elif not (is_loopback_address(address) or allow_anyone):
         raise UserError(
-            f'--address {options.address} is reached by other machines; give --token-file FILE '
-            '(it is made if missing), or --allow-anyone on a network that you trust'
+            f'--address {address} is reached by other machines; give --token-file FILE (it is '
+            'made if missing), or --allow-anyone on a network that you trust'
         )
-    tls = server_tls(options.tls_certificate, options.tls_key)
-    if tls is None and not is_loopback_address(options.address):
+    tls = server_tls(tls_certificate, tls_key)
+    if tls is None and not is_loopback_address(address):
         print(
             'warning: without --tls-certificate others on the network can read policies and '
             'tokens',
             file=sys.stderr,
         )
-    return HttpSettings(options.address, options.port, tokens, tls)
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    server = StoreHttpServer(
+        opened,
+        HttpSettings(address, port, tokens, tls),
+        lambda line: print(without_controls(line), flush=True),
+    )
+    try:
+        count = len(opened.layout.ids())
+        print(f'{_folder(store)}: {count} versions at {server.url}', flush=True)
+        ended.wait()
+    finally:
+        server.close()
+    return 0
 
 
-def _opened(options: argparse.Namespace) -> Store:
+def _folder(store: Path | None) -> Path:
+    return (store or ros_home() / STORE).expanduser()
+
+
+def _opened(store: Path | None) -> Store:
     from lerobot_serve.versions.store import Store
 
-    return Store.open(options.store)
+    return Store.open(_folder(store))
 
 
 @contextlib.contextmanager
@@ -433,7 +428,18 @@ def _progress(size_bytes: int) -> Any:
         progress.end()
 
 
-def _print(options: argparse.Namespace, found: Any, text: Callable[[], str]) -> None:
-    import json
-
-    print(json.dumps(found, indent=2) if options.json else text())
+add_arguments, main = steps_of(
+    {
+        'list': list_versions,
+        'show': show,
+        'verify': verify,
+        'compare': compare,
+        'pin': pin,
+        'unpin': unpin,
+        'delete': delete,
+        'publish': publish,
+        'fetch': fetch,
+        'serve': serve,
+    },
+    'ACTION',
+)

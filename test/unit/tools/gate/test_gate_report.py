@@ -8,7 +8,7 @@ import pytest
 from lerobot_serve.router.canary.gate_record import read_record, TEXT_LIMIT, write_record
 from lerobot_serve.tools.gate.figures import GateFigures
 from lerobot_serve.tools.gate.limits import GateLimits
-from lerobot_serve.tools.gate.report import as_text, make_record, WORDS
+from lerobot_serve.tools.gate.report import gate_report, make_record, WORDS
 from lerobot_serve.tools.gate.rules import Gate
 
 S, P = 'safety', 'performance'
@@ -43,7 +43,8 @@ def test_a_router_reads_what_was_written(verdict, tmp_path):
     assert (found.verdict, found.candidate, found.parent) == (verdict, 'new@11', 'old@22')
     # JSON has no NaN
     assert [row['value'] for row in found.gates] == [0.5, 0.2, None]
-    assert as_text(found, figures(), GATES).splitlines()[-1].startswith(WORDS[verdict])
+    lines = gate_report(found, figures(), GATES).as_text().splitlines()
+    assert lines[-1].startswith(WORDS[verdict])
 
 
 def test_the_text_has_the_gates_that_block():
@@ -61,7 +62,7 @@ def test_too_few_episodes_say_how_many_more():
 def test_only_an_override_that_was_needed_is_recorded():
     made = record_of('overridden', success='a new gripper', latency='slow is fine')
     assert made.overrides == (('success', 'a new gripper', 'kim@lab'),)
-    text = as_text(made, figures(), GATES)
+    text = gate_report(made, figures(), GATES).as_text()
     assert 'overridden: success: a new gripper (by kim@lab)' in text
     assert 'success          FAILED        worse by 20 points' in text
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -24,7 +25,7 @@ def store(tmp_path):
 def test_a_verb_has_its_status_and_what_it_printed(store, tmp_path):
     done = run_verb(['versions', 'list', '--json', '--store', store], LIMIT_S, threading.Event())
     assert (done.status, done.errors) == (0, '')
-    assert done.output.strip() == '[]'
+    assert json.loads(done.output) == {'versions': []}
     missing = str(tmp_path / 'none')
     failed = run_verb(['versions', 'list', '--store', missing], LIMIT_S, threading.Event())
     assert failed.status == 1

@@ -89,7 +89,7 @@ def test_versions_are_listed_with_their_states(run, ids, store):
     assert head.split()[:3] == ['VERSION', 'KIND', 'SIZE']
     assert damaged.split()[:2] == [ids[1], 'damaged'] and 'unknown field' in damaged
     assert whole.split()[:4] == [ids[0], 'builtin', '228', 'kB'] and 'pinned' in whole
-    found = json.loads(run('list', '--json')[1])
+    found = json.loads(run('list', '--json')[1])['versions']
     assert [(each['id'], each['is_pinned']) for each in found] == [(ids[1], False), (ids[0], True)]
     assert found[1]['pin'] == 'the one in production'
     status, out, _ = run('show', ids[1])
@@ -101,7 +101,7 @@ def test_an_empty_store_says_what_comes_next(run, store):
     assert run('list') == (0, f'{store}: no versions; lerobot-serve versions publish FOLDER adds '
                               'one\n', '')  # fmt: skip
     assert run('verify')[1] == 'no versions\n'
-    assert run('list', '--json')[1] == '[]\n'
+    assert json.loads(run('list', '--json')[1]) == {'versions': []}
 
 
 @pytest.mark.parametrize('action', ['list', 'show x', 'verify', 'compare x y', 'pin x', 'unpin x'])
@@ -119,7 +119,7 @@ def test_every_hash_is_verified_again(run, ids, store):
     assert status == 1
     assert f'{ids[1]}: damaged\n  model.safetensors has another SHA-256' in out
     assert run('verify', ids[0])[0] == 0
-    found = json.loads(run('verify', '--json')[1])
+    found = json.loads(run('verify', '--json')[1])['versions']
     assert {each['id']: each['is_whole'] for each in found} == {ids[0]: True, ids[1]: False}
 
 
