@@ -10,14 +10,13 @@ from msgspec import Meta
 
 from lerobot_serve.files.load import Record
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.files.fingerprint import fingerprint
+from lerobot_serve.policies.files.policy_folder import fingerprint, version_name
 from lerobot_serve.policies.files.policy_json import (
     CameraJson,
     PolicyJson,
     SETTINGS_FILE,
     Size,
 )
-from lerobot_serve.policies.files.version_folder import version_name
 
 KIND = 'builtin.reach'
 WEIGHTS_FILE = 'model.safetensors'

@@ -36,20 +36,23 @@ from lerobot_serve.policies.base import (
 from lerobot_serve.policies.error_text import one_line
 from lerobot_serve.policies.exported.normalization import FeatureScale, read_scales
 from lerobot_serve.policies.exported.onnx_session import OnnxModel, read_model, TrialInput
-from lerobot_serve.policies.exported.program_files import (
-    EXPORT_FILE,
-    ONNX_FILE,
-    policy_files,
-    policy_fingerprint,
-    STATISTICS_FILE,
-)
 from lerobot_serve.policies.exported.programs import (
     load_onnx,
     load_torch,
     Program,
     TensorSizeLimiter,
 )
-from lerobot_serve.policies.exported.sidecar import ACTION, KIND, Sidecar, STATE
+from lerobot_serve.policies.exported.sidecar import (
+    ACTION,
+    EXPORT_FILE,
+    KIND,
+    ONNX_FILE,
+    policy_files,
+    policy_fingerprint,
+    Sidecar,
+    STATE,
+    STATISTICS_FILE,
+)
 from lerobot_serve.policies.files.file_headers import unpacked_bytes
 from lerobot_serve.policies.files.policy_json import read_policy_json, SETTINGS_FILE
 from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match

@@ -14,7 +14,7 @@ import torch
 from lerobot_serve.arrays import FrameArray
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyError, PolicyRequest
 from lerobot_serve.policies.lerobot.checkpoint.features import ACTION, STATE
-from lerobot_serve.policies.lerobot.prediction.relative_actions import PrefixReanchorer
+from lerobot_serve.policies.lerobot.prediction.processors import PrefixReanchorer
 from lerobot_serve.policies.runtime.tensors import tensor_view
 
 Row = dict[str, Any]

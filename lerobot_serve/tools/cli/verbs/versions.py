@@ -283,7 +283,7 @@ def _confirm(options: argparse.Namespace, entry: Entry) -> None:
 
 def publish(options: argparse.Namespace) -> int:
     from lerobot_serve.policies.base import PolicyError
-    from lerobot_serve.policies.lerobot.hub.repository import local_folder
+    from lerobot_serve.policies.lerobot.hub import local_folder
     from lerobot_serve.tools.versions import texts
     from lerobot_serve.tools.versions.identity import identify
     from lerobot_serve.versions.publishing import policy_paths, PolicyIdentity

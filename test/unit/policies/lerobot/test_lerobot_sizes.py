@@ -150,7 +150,7 @@ def test_the_fingerprint_covers_what_tokenizes(tmp_path):
     vocabulary = {'a': 1}
     change_json(vlm / 'tokenizer.json', lambda held: held['model']['vocab'].update(vocabulary))
     from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint
-    from lerobot_serve.policies.lerobot.loading.description import policy_fingerprint
+    from lerobot_serve.policies.lerobot.description import policy_fingerprint
 
     assert policy_fingerprint(read_checkpoint(str(folder)), loading(folder)) != first
 

@@ -20,10 +20,10 @@ from support.policies.lerobot_rig import (  # noqa: E402
 )
 
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
+from lerobot_serve.policies.lerobot import network  # noqa: E402
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint  # noqa: E402
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
-from lerobot_serve.policies.lerobot.loading import network  # noqa: E402
-from lerobot_serve.policies.lerobot.loading.random_values import SkipRandomValues  # noqa: E402
+from lerobot_serve.policies.lerobot.network import SkipRandomValues  # noqa: E402
 
 FILLERS = (
     torch.nn.init.normal_,
