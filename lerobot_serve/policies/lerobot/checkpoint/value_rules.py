@@ -56,6 +56,11 @@ def number_range(low: float, high: float) -> FieldRule:
     )
 
 
+def each(names: str, rule: FieldRule) -> dict[str, FieldRule]:
+    """Return the rules of some fields, all the same."""
+    return dict.fromkeys(names.split(), rule)
+
+
 def optional(rule: FieldRule) -> FieldRule:
     """Return a rule that also allows null."""
     return FieldRule(f'null or {rule.text}', lambda value: value is None or rule.is_valid(value))
