@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 import cv2
+from msgspec.structs import asdict
 import numpy as np
 import torch
 
@@ -124,7 +125,8 @@ def load(options: LoadOptions) -> ReachPolicy:
     check_no_lerobot_options(options, KIND)
     settings = read_policy_json(ReachSettings, files[0])
     target = torch_device(options.device)
-    description = _description(options, settings, folder, target)
+    identity = policy_fingerprint(folder, settings, options.name)
+    description = settings.described(KIND, identity, str(target))
     check_options_match(options, description)
     check_memory(options, files[1].stat().st_size)
     set_cpu_threads(options.cpu_threads or CPU_THREADS)
@@ -132,34 +134,12 @@ def load(options: LoadOptions) -> ReachPolicy:
     return ReachPolicy(_network(settings, files[1]).to(target).eval(), description)
 
 
-def _description(
-    options: LoadOptions, settings: ReachSettings, folder: Path, device: torch.device
-) -> PolicyDescription:
-    return PolicyDescription(
-        policy_type=KIND,
-        fingerprint=policy_fingerprint(folder, settings, options.name),
-        state_names=settings.state_names,
-        action_names=settings.action_names,
-        cameras=settings.policy_cameras,
-        chunk_size=settings.chunk_size,
-        trained_fps=settings.trained_fps,
-        device=str(device),
-    )
-
-
 def _network(settings: ReachSettings, file: Path) -> ReachNetwork:
     weights = read_tensors(file)
     # without storage: wrong sizes in the settings must not allocate memory
     with torch.device('meta'):
-        network = ReachNetwork(
-            ReachSizes(
-                len(settings.state_names),
-                settings.chunk_size,
-                settings.network.image_pixels,
-                settings.network.channels,
-                settings.network.hidden,
-            )
-        )
+        sizes = asdict(settings.network)
+        network = ReachNetwork(ReachSizes(len(settings.state_names), settings.chunk_size, **sizes))
     expected = network.state_dict()
     if wrong := sorted(expected.keys() ^ weights.keys()):
         raise PolicyError(

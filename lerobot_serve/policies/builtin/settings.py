@@ -22,7 +22,7 @@ KIND = 'builtin.reach'
 WEIGHTS_FILE = 'model.safetensors'
 
 
-class ReachNetwork(Record, frozen=True):
+class NetworkJson(Record, frozen=True):
     """The sizes of the network."""
 
     image_pixels: Size
@@ -42,7 +42,7 @@ class ReachSettings(PolicyJson, frozen=True):
             description="a list of two cameras, the fixed one and the wrist's",
         ),
     ]
-    network: ReachNetwork
+    network: NetworkJson
 
     def __post_init__(self) -> None:
         super().__post_init__()

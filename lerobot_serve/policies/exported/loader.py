@@ -18,16 +18,14 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 import torch
 
-from lerobot_serve.arrays import FrameArray
+from lerobot_serve.contract.image_size import resized
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import (
     LoadOptions,
-    PolicyCamera,
     PolicyDescription,
     PolicyError,
     PolicyRequest,
@@ -92,7 +90,7 @@ class ExportedPolicy:
         self._description = description
         self._is_batched = description.batch_limit != 1
         self._device = torch.device(description.device)
-        self._cameras = {camera.name: camera for camera in sidecar.policy_cameras}
+        self._cameras = {camera.name: camera for camera in sidecar.cameras}
         self._states: SessionStates[Hidden] = SessionStates(state_limit)
         self._limit: TimeLimit | None = None
 
@@ -203,7 +201,8 @@ class ExportedPolicy:
     def _input(self, name: str, request: PolicyRequest) -> InputArray:
         if name == STATE:
             return newest_state(request, len(self._sidecar.state_names))
-        return resized(newest_image(request, name), self._cameras[name])
+        camera = self._cameras[name]
+        return resized(newest_image(request, name), camera.height, camera.width)
 
     def _prepared(self, name: str, batch: InputArray) -> torch.Tensor:
         values = tensor_view(batch).to(self._device)
@@ -227,14 +226,6 @@ def _tensor_summary(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f'{tuple(value.shape)} of {value.dtype}'
     return type(value).__name__
-
-
-def resized(image: FrameArray, camera: PolicyCamera) -> FrameArray:
-    """Return an image in the size of the camera; each pixel is the mean of the area it covers."""
-    if image.shape[:2] == (camera.height, camera.width):
-        return image
-    size = (camera.width, camera.height)
-    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), image.dtype)
 
 
 def load(options: LoadOptions) -> ExportedPolicy:
@@ -303,16 +294,9 @@ def _description(
     options: LoadOptions, sidecar: Sidecar, identity: str, without: list[str]
 ) -> PolicyDescription:
     note = f'no statistics for {", ".join(without)}: served without normalising them'
-    return PolicyDescription(
-        policy_type=KIND,
-        fingerprint=identity,
-        state_names=sidecar.state_names,
-        action_names=sidecar.action_names,
-        cameras=sidecar.policy_cameras,
-        chunk_size=sidecar.chunk_size,
-        trained_fps=sidecar.trained_fps,
+    return replace(
+        sidecar.described(KIND, identity, options.device),
         state_class=StateClass.RECURRENT if sidecar.states else StateClass.CHUNK_STATELESS,
-        device=options.device,
         stochastic=sidecar.stochastic,
         # a seed belongs to one request
         batch_limit=0 if sidecar.batch == 'dynamic' and not sidecar.stochastic else 1,

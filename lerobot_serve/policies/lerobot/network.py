@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.error_text import message_line
-from lerobot_serve.policies.files.file_headers import TensorHeader
+from lerobot_serve.policies.files.file_headers import TensorHeader, unreadable
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
     Checkpoint,
     CONFIG_FILE,
@@ -78,10 +78,7 @@ def load_network(folder: Checkpoint, network_class: Any, config: Any, dtype: str
         with _random_values(folder.policy_type):
             network = network_class.from_pretrained(str(folder.path), config=config, strict=True)
     except SafetensorError as error:
-        raise PolicyError(
-            f'{folder.weights_file} is not a readable safetensors file ({error}); copy it again '
-            'in binary mode; fetch it with git lfs if it is a pointer file'
-        ) from error
+        raise unreadable(folder.weights_file, 'safetensors file', error) from error
     except RuntimeError as error:
         if 'loading state_dict' not in str(error):
             raise

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 import torch
 
-from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.files.file_headers import unreadable
 
 
 class _Memory:
@@ -45,7 +45,4 @@ def read_tensors(file: Path) -> dict[str, torch.Tensor]:
         # copied, so that the file may be replaced while the policy runs
         return {name: tensor.clone() for name, tensor in load_file(file).items()}
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise PolicyError(
-            f'{file} is not a readable safetensors file ({error}); copy it again in '
-            'binary mode; fetch it with git lfs if it is a pointer file'
-        ) from error
+        raise unreadable(file, 'safetensors file', error) from error

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-import difflib
 import math
 import re
 from typing import Any
 
+from lerobot_serve.parameters import closest_name
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.files.policy_json import SIZE_LIMIT
 
@@ -145,15 +145,12 @@ def check_keys(values: Mapping[str, Any], rules: Rules, where: str, what: str) -
     for name, value in values.items():
         rule = rules.get(name)
         if rule is None:
+            near = closest_name(name[:TEXT_LIMIT], rules)
+            hint = f' (the nearest is {near!r})' if near else ''
             raise PolicyError(
-                f'{where}: {name!r:.80} is not a setting that {what} may have'
-                f'{_nearest(name, rules)}; save the policy again with the LeRobot that is '
-                'installed, or install the lerobot_serve that knows it'
+                f'{where}: {name!r:.80} is not a setting that {what} may have{hint}; save '
+                'the policy again with the LeRobot that is installed, or install the '
+                'lerobot_serve that knows it'
             )
         if not rule.is_valid(value):
             raise PolicyError(f'{where}: {name} must be {rule.text}, got {value!r:.80}')
-
-
-def _nearest(name: str, rules: Rules) -> str:
-    close = difflib.get_close_matches(name[:TEXT_LIMIT], rules, 1)
-    return f' (the nearest is {close[0]!r})' if close else ''
