@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+import difflib
 import math
 import re
 from typing import Any
 
-from lerobot_serve.parameters import closest_name
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.files.policy_json import SIZE_LIMIT
 
@@ -145,8 +145,8 @@ def check_keys(values: Mapping[str, Any], rules: Rules, where: str, what: str) -
     for name, value in values.items():
         rule = rules.get(name)
         if rule is None:
-            near = closest_name(name[:TEXT_LIMIT], rules)
-            hint = f' (the nearest is {near!r})' if near else ''
+            near = difflib.get_close_matches(name[:TEXT_LIMIT], rules, 1)
+            hint = f' (the nearest is {near[0]!r})' if near else ''
             raise PolicyError(
                 f'{where}: {name!r:.80} is not a setting that {what} may have{hint}; save '
                 'the policy again with the LeRobot that is installed, or install the '
