@@ -61,8 +61,7 @@ from lerobot_serve.policies.resources.device import (
     use_one_thread_beside,
 )
 from lerobot_serve.policies.resources.memory import check_memory
-from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
-from lerobot_serve.policies.runtime.session_states import SessionStates
+from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state, SessionStates
 from lerobot_serve.policies.runtime.tensors import stacked, tensor_view
 from lerobot_serve.policies.runtime.time_limit import longest_run_s, TimeLimit
 

@@ -75,10 +75,7 @@ COMMON_STEPS = (
 RELATIVE_STEPS = ('relative_actions_processor', 'absolute_actions_processor')
 # steps of a policy type beside the common ones
 STEPS_OF_TYPE: dict[str, tuple[str, ...]] = {
-    'act': COMMON_STEPS,
-    'diffusion': COMMON_STEPS,
-    'vqbet': COMMON_STEPS,
-    'tdmpc': COMMON_STEPS,
+    **dict.fromkeys(('act', 'diffusion', 'vqbet', 'tdmpc'), COMMON_STEPS),
     'smolvla': (
         *COMMON_STEPS,
         'smolvla_new_line_processor',
