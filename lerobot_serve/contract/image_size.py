@@ -15,12 +15,16 @@ def downscale(frame: FrameArray, height: int, width: int) -> FrameArray:
     A frame that is not larger in both directions stays unchanged, as does every frame for a size
     of 0 (any): enlarging would only cost bandwidth.
     """
-    if not is_larger(frame, height, width):
+    return resized(frame, height, width) if is_larger(frame, height, width) else frame
+
+
+def resized(frame: FrameArray, height: int, width: int) -> FrameArray:
+    """Return the frame in this size; each pixel is the mean of the area that it covers."""
+    if frame.shape[:2] == (height, width):
         return frame
-    resized = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)
-    small = resized.astype(frame.dtype, copy=False)
+    scaled = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)
     # a frame of one channel loses its axis
-    return small.reshape(height, width, frame.shape[2])
+    return scaled.astype(frame.dtype, copy=False).reshape(height, width, frame.shape[2])
 
 
 def is_larger(frame: FrameArray, height: int, width: int) -> bool:

@@ -27,7 +27,7 @@ from lerobot_serve.policies.builtin.fitting import Examples, fit, write_weights
 from lerobot_serve.policies.builtin.network import ReachNetwork, ReachSizes
 from lerobot_serve.policies.builtin.policy import load, square_crop
 from lerobot_serve.policies.builtin.settings import KIND, WEIGHTS_FILE
-from lerobot_serve.policies.files.output_folder import make_empty_folder
+from lerobot_serve.policies.files.policy_folder import make_empty_folder
 from lerobot_serve.policies.files.policy_json import FORMAT_VERSION, SETTINGS_FILE
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm, HIGH_RAD, JOINT_NAMES, LOW_RAD

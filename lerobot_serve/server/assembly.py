@@ -9,7 +9,7 @@ from pathlib import Path
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.base import PolicyDescription
-from lerobot_serve.policies.lerobot.hub.repository import hub_policy
+from lerobot_serve.policies.lerobot.hub import hub_policy
 from lerobot_serve.server.core import AdmissionSettings, NO_OBSERVER, ServerCore
 from lerobot_serve.server.inference import schedulers
 from lerobot_serve.server.inference.request_queue import RequestQueue

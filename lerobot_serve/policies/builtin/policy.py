@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 import cv2
+from msgspec.structs import asdict
 import numpy as np
 import torch
 
@@ -33,7 +34,6 @@ from lerobot_serve.policies.builtin.settings import (
 )
 from lerobot_serve.policies.files.policy_folder import check_folder
 from lerobot_serve.policies.files.policy_json import read_policy_json, SETTINGS_FILE
-from lerobot_serve.policies.files.safetensors_file import read_tensors
 from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
 from lerobot_serve.policies.resources.device import (
     runs_in_any_thread,
@@ -42,7 +42,7 @@ from lerobot_serve.policies.resources.device import (
 )
 from lerobot_serve.policies.resources.memory import check_memory
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
-from lerobot_serve.policies.runtime.tensors import stacked, tensor_view
+from lerobot_serve.policies.runtime.tensors import read_tensors, stacked, tensor_view
 
 # in two threads an inference of this small network takes 44 ms of CPU instead of 3: its many
 # short steps leave the second thread to spin, and on a busy machine the first one waits for it
@@ -125,7 +125,8 @@ def load(options: LoadOptions) -> ReachPolicy:
     check_no_lerobot_options(options, KIND)
     settings = read_policy_json(ReachSettings, files[0])
     target = torch_device(options.device)
-    description = _description(options, settings, folder, target)
+    identity = policy_fingerprint(folder, settings, options.name)
+    description = settings.described(KIND, identity, str(target))
     check_options_match(options, description)
     check_memory(options, files[1].stat().st_size)
     set_cpu_threads(options.cpu_threads or CPU_THREADS)
@@ -133,34 +134,12 @@ def load(options: LoadOptions) -> ReachPolicy:
     return ReachPolicy(_network(settings, files[1]).to(target).eval(), description)
 
 
-def _description(
-    options: LoadOptions, settings: ReachSettings, folder: Path, device: torch.device
-) -> PolicyDescription:
-    return PolicyDescription(
-        policy_type=KIND,
-        fingerprint=policy_fingerprint(folder, settings, options.name),
-        state_names=settings.state_names,
-        action_names=settings.action_names,
-        cameras=settings.policy_cameras,
-        chunk_size=settings.chunk_size,
-        trained_fps=settings.trained_fps,
-        device=str(device),
-    )
-
-
 def _network(settings: ReachSettings, file: Path) -> ReachNetwork:
     weights = read_tensors(file)
     # without storage: wrong sizes in the settings must not allocate memory
     with torch.device('meta'):
-        network = ReachNetwork(
-            ReachSizes(
-                len(settings.state_names),
-                settings.chunk_size,
-                settings.network.image_pixels,
-                settings.network.channels,
-                settings.network.hidden,
-            )
-        )
+        sizes = asdict(settings.network)
+        network = ReachNetwork(ReachSizes(len(settings.state_names), settings.chunk_size, **sizes))
     expected = network.state_dict()
     if wrong := sorted(expected.keys() ^ weights.keys()):
         raise PolicyError(

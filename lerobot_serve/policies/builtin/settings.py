@@ -10,20 +10,19 @@ from msgspec import Meta
 
 from lerobot_serve.files.load import Record
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.files.fingerprint import fingerprint
+from lerobot_serve.policies.files.policy_folder import fingerprint, version_name
 from lerobot_serve.policies.files.policy_json import (
     CameraJson,
     PolicyJson,
     SETTINGS_FILE,
     Size,
 )
-from lerobot_serve.policies.files.version_folder import version_name
 
 KIND = 'builtin.reach'
 WEIGHTS_FILE = 'model.safetensors'
 
 
-class ReachNetwork(Record, frozen=True):
+class NetworkJson(Record, frozen=True):
     """The sizes of the network."""
 
     image_pixels: Size
@@ -43,7 +42,7 @@ class ReachSettings(PolicyJson, frozen=True):
             description="a list of two cameras, the fixed one and the wrist's",
         ),
     ]
-    network: ReachNetwork
+    network: NetworkJson
 
     def __post_init__(self) -> None:
         super().__post_init__()

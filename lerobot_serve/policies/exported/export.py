@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 import torch
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.exported.program_files import EXPORT_FILE, ONNX_FILE, STATISTICS_FILE
-from lerobot_serve.policies.files.output_folder import make_empty_folder
+from lerobot_serve.policies.exported.sidecar import EXPORT_FILE, ONNX_FILE, STATISTICS_FILE
+from lerobot_serve.policies.files.policy_folder import make_empty_folder
 from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
 
 

@@ -18,16 +18,14 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 import torch
 
-from lerobot_serve.arrays import FrameArray
+from lerobot_serve.contract.image_size import resized
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import (
     LoadOptions,
-    PolicyCamera,
     PolicyDescription,
     PolicyError,
     PolicyRequest,
@@ -36,20 +34,23 @@ from lerobot_serve.policies.base import (
 from lerobot_serve.policies.error_text import one_line
 from lerobot_serve.policies.exported.normalization import FeatureScale, read_scales
 from lerobot_serve.policies.exported.onnx_session import OnnxModel, read_model, TrialInput
-from lerobot_serve.policies.exported.program_files import (
-    EXPORT_FILE,
-    ONNX_FILE,
-    policy_files,
-    policy_fingerprint,
-    STATISTICS_FILE,
-)
 from lerobot_serve.policies.exported.programs import (
     load_onnx,
     load_torch,
     Program,
     TensorSizeLimiter,
 )
-from lerobot_serve.policies.exported.sidecar import ACTION, KIND, Sidecar, STATE
+from lerobot_serve.policies.exported.sidecar import (
+    ACTION,
+    EXPORT_FILE,
+    KIND,
+    ONNX_FILE,
+    policy_files,
+    policy_fingerprint,
+    Sidecar,
+    STATE,
+    STATISTICS_FILE,
+)
 from lerobot_serve.policies.files.file_headers import unpacked_bytes
 from lerobot_serve.policies.files.policy_json import read_policy_json, SETTINGS_FILE
 from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
@@ -60,8 +61,7 @@ from lerobot_serve.policies.resources.device import (
     use_one_thread_beside,
 )
 from lerobot_serve.policies.resources.memory import check_memory
-from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
-from lerobot_serve.policies.runtime.session_states import SessionStates
+from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state, SessionStates
 from lerobot_serve.policies.runtime.tensors import stacked, tensor_view
 from lerobot_serve.policies.runtime.time_limit import longest_run_s, TimeLimit
 
@@ -89,7 +89,7 @@ class ExportedPolicy:
         self._description = description
         self._is_batched = description.batch_limit != 1
         self._device = torch.device(description.device)
-        self._cameras = {camera.name: camera for camera in sidecar.policy_cameras}
+        self._cameras = {camera.name: camera for camera in sidecar.cameras}
         self._states: SessionStates[Hidden] = SessionStates(state_limit)
         self._limit: TimeLimit | None = None
 
@@ -200,7 +200,8 @@ class ExportedPolicy:
     def _input(self, name: str, request: PolicyRequest) -> InputArray:
         if name == STATE:
             return newest_state(request, len(self._sidecar.state_names))
-        return resized(newest_image(request, name), self._cameras[name])
+        camera = self._cameras[name]
+        return resized(newest_image(request, name), camera.height, camera.width)
 
     def _prepared(self, name: str, batch: InputArray) -> torch.Tensor:
         values = tensor_view(batch).to(self._device)
@@ -224,14 +225,6 @@ def _tensor_summary(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f'{tuple(value.shape)} of {value.dtype}'
     return type(value).__name__
-
-
-def resized(image: FrameArray, camera: PolicyCamera) -> FrameArray:
-    """Return an image in the size of the camera; each pixel is the mean of the area it covers."""
-    if image.shape[:2] == (camera.height, camera.width):
-        return image
-    size = (camera.width, camera.height)
-    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), image.dtype)
 
 
 def load(options: LoadOptions) -> ExportedPolicy:
@@ -300,16 +293,9 @@ def _description(
     options: LoadOptions, sidecar: Sidecar, identity: str, without: list[str]
 ) -> PolicyDescription:
     note = f'no statistics for {", ".join(without)}: served without normalising them'
-    return PolicyDescription(
-        policy_type=KIND,
-        fingerprint=identity,
-        state_names=sidecar.state_names,
-        action_names=sidecar.action_names,
-        cameras=sidecar.policy_cameras,
-        chunk_size=sidecar.chunk_size,
-        trained_fps=sidecar.trained_fps,
+    return replace(
+        sidecar.described(KIND, identity, options.device),
         state_class=StateClass.RECURRENT if sidecar.states else StateClass.CHUNK_STATELESS,
-        device=options.device,
         stochastic=sidecar.stochastic,
         # a seed belongs to one request
         batch_limit=0 if sidecar.batch == 'dynamic' and not sidecar.stochastic else 1,

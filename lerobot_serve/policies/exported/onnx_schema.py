@@ -20,81 +20,44 @@ from lerobot_serve.policies.exported.program_archive import UnsafeProgram
 # fields of a message: number -> (name, wire type, whether it may repeat)
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MessageSchema = dict[int, tuple[str, int, bool]]
-MODEL: MessageSchema = {
-    1: ('ir_version', VARINT, False),
-    2: ('producer_name', BYTES, False),
-    3: ('producer_version', BYTES, False),
-    4: ('domain', BYTES, False),
-    5: ('model_version', VARINT, False),
-    6: ('doc_string', BYTES, False),
-    7: ('graph', BYTES, False),
-    8: ('opset_import', BYTES, True),
-    14: ('metadata_props', BYTES, True),
-}
-OPSET: MessageSchema = {1: ('domain', BYTES, False), 2: ('version', VARINT, False)}
-GRAPH_FIELDS: MessageSchema = {
-    1: ('node', BYTES, True),
-    2: ('name', BYTES, False),
-    5: ('initializer', BYTES, True),
-    10: ('doc_string', BYTES, False),
-    11: ('input', BYTES, True),
-    12: ('output', BYTES, True),
-    13: ('value_info', BYTES, True),
-    16: ('metadata_props', BYTES, True),
-}
-NODE: MessageSchema = {
-    1: ('input', BYTES, True),
-    2: ('output', BYTES, True),
-    3: ('name', BYTES, False),
-    4: ('op_type', BYTES, False),
-    5: ('attribute', BYTES, True),
-    6: ('doc_string', BYTES, False),
-    7: ('domain', BYTES, False),
-    9: ('metadata_props', BYTES, True),
-}
-ATTRIBUTE: MessageSchema = {
-    1: ('name', BYTES, False),
-    2: ('f', FIXED32, False),
-    3: ('i', VARINT, False),
-    4: ('s', BYTES, False),
-    5: ('t', BYTES, False),
-    6: ('g', BYTES, False),
-    7: ('floats', BYTES, True),
-    8: ('ints', BYTES, True),
-    9: ('strings', BYTES, True),
-    13: ('doc_string', BYTES, False),
-    20: ('type', VARINT, False),
-}
-TENSOR_FIELDS: MessageSchema = {
-    1: ('dims', BYTES, True),
-    2: ('data_type', VARINT, False),
-    4: ('float_data', BYTES, True),
-    5: ('int32_data', BYTES, True),
-    7: ('int64_data', BYTES, True),
-    8: ('name', BYTES, False),
-    9: ('raw_data', BYTES, False),
-    10: ('double_data', BYTES, True),
-    11: ('uint64_data', BYTES, True),
-    12: ('doc_string', BYTES, False),
-    13: ('external_data', BYTES, True),
-    14: ('data_location', VARINT, False),
-    16: ('metadata_props', BYTES, True),
-}
-KEY_VALUE: MessageSchema = {1: ('key', BYTES, False), 2: ('value', BYTES, False)}
-VALUE: MessageSchema = {
-    1: ('name', BYTES, False),
-    2: ('type', BYTES, False),
-    3: ('doc_string', BYTES, False),
-    4: ('metadata_props', BYTES, True),
-}
-TYPE_FIELDS: MessageSchema = {1: ('tensor_type', BYTES, False), 6: ('denotation', BYTES, False)}
-TENSOR_TYPE: MessageSchema = {1: ('elem_type', VARINT, False), 2: ('shape', BYTES, False)}
-TENSOR_SHAPE: MessageSchema = {1: ('dim', BYTES, True)}
-DIMENSION: MessageSchema = {
-    1: ('dim_value', VARINT, False),
-    2: ('dim_param', BYTES, False),
-    3: ('denotation', BYTES, False),
-}
+
+
+def _message(fields: str) -> MessageSchema:
+    """Return fields, each written as NUMBER:NAME; # is a number, ~ a float, and * may repeat."""
+    kinds = {'#': (VARINT, False), '~': (FIXED32, False), '*': (BYTES, True)}
+    parts = [field.partition(':') for field in fields.split()]
+    return {
+        int(number): (name.rstrip('#~*'), *kinds.get(name[-1], (BYTES, False)))
+        for number, _, name in parts
+    }
+
+
+MODEL = _message("""
+    1:ir_version# 2:producer_name 3:producer_version 4:domain 5:model_version# 6:doc_string
+    7:graph 8:opset_import* 14:metadata_props*
+""")
+OPSET = _message('1:domain 2:version#')
+GRAPH_FIELDS = _message("""
+    1:node* 2:name 5:initializer* 10:doc_string 11:input* 12:output* 13:value_info*
+    16:metadata_props*
+""")
+NODE = _message("""
+    1:input* 2:output* 3:name 4:op_type 5:attribute* 6:doc_string 7:domain 9:metadata_props*
+""")
+ATTRIBUTE = _message("""
+    1:name 2:f~ 3:i# 4:s 5:t 6:g 7:floats* 8:ints* 9:strings* 13:doc_string 20:type#
+""")
+TENSOR_FIELDS = _message("""
+    1:dims* 2:data_type# 4:float_data* 5:int32_data* 7:int64_data* 8:name 9:raw_data
+    10:double_data* 11:uint64_data* 12:doc_string 13:external_data* 14:data_location#
+    16:metadata_props*
+""")
+KEY_VALUE = _message('1:key 2:value')
+VALUE = _message('1:name 2:type 3:doc_string 4:metadata_props*')
+TYPE_FIELDS = _message('1:tensor_type 6:denotation')
+TENSOR_TYPE = _message('1:elem_type# 2:shape')
+TENSOR_SHAPE = _message('1:dim*')
+DIMENSION = _message('1:dim_value# 2:dim_param 3:denotation')
 # numbers may be packed into bytes, or repeated, each with this wire type
 PACKABLE = {
     **dict.fromkeys(('dims', 'ints', 'int32_data', 'int64_data', 'uint64_data'), VARINT),

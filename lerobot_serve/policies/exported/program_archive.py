@@ -16,6 +16,7 @@ import zipfile
 import zlib
 
 from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.files.file_headers import unreadable
 
 # member name -> its rule; None leaves the member out
 MemberRules = dict[str, Callable[[bytes], bytes | None]]
@@ -60,7 +61,7 @@ def checked_archive(file: Path, rules: MemberRules) -> io.BytesIO:
             'as Python or reach files; export it again'
         ) from error
     except READ_ERRORS as error:
-        raise _unreadable(file, error) from error
+        raise unreadable(file, 'program archive', error) from error
     kept.seek(0)
     return kept
 
@@ -85,10 +86,3 @@ def _rule(name: str, rules: MemberRules) -> Callable[[bytes], bytes | None]:
         if re.fullmatch(pattern, inner):
             return rule
     raise UnsafeProgram(f'holds {inner!r:.80}, which is not allowed in a program')
-
-
-def _unreadable(file: Path, error: Exception) -> PolicyError:
-    return PolicyError(
-        f'{file} is not a readable program archive ({error}); copy it again in binary mode; '
-        'fetch it with git lfs if it is a pointer file'
-    )

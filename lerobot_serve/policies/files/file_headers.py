@@ -51,6 +51,14 @@ class TensorHeader:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
+def unreadable(file: Path, what: str, error: object) -> PolicyError:
+    """Return the error for a file that is not what its name says."""
+    return PolicyError(
+        f'{file} is not a readable {what} ({error}); copy it again in binary mode; fetch it with '
+        'git lfs if it is a pointer file'
+    )
+
+
 def read_json(file: Path, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
     """Return the value of a JSON file of bounded size. Raises PolicyError."""
     try:
@@ -86,10 +94,8 @@ def tensor_headers(file: Path) -> dict[str, TensorHeader]:
         entries.pop('__metadata__', None)
         return _contiguous_headers(entries, data_bytes)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise PolicyError(
-            f'{file} is not a readable safetensors file ({" ".join(str(error).split())[:200]}); '
-            'copy it again in binary mode; fetch it with git lfs if it is a pointer file'
-        ) from error
+        text = ' '.join(str(error).split())[:200]
+        raise unreadable(file, 'safetensors file', text) from error
 
 
 def _contiguous_headers(entries: dict[str, Any], data_bytes: int) -> dict[str, TensorHeader]:
@@ -130,7 +136,4 @@ def unpacked_bytes(file: Path) -> int:
         with zipfile.ZipFile(file) as archive:
             return sum(member.file_size for member in archive.infolist())
     except (OSError, ValueError, LookupError, RuntimeError, zipfile.BadZipFile) as error:
-        raise PolicyError(
-            f'{file} is not a readable program archive ({error}); copy it again in binary '
-            'mode; fetch it with git lfs if it is a pointer file'
-        ) from error
+        raise unreadable(file, 'program archive', error) from error

@@ -1,22 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which files a policy folder may hold: regular ones, inside the folder. No torch, any thread.
+The folder of a policy: which files it may hold, its fingerprint, and the manifest of a version. No
+torch, any thread.
 
-Libraries open these files by their names, so all of them are looked at before the first is read: a
-link could name any file of this machine, and a pipe or a device has no end. Links within the
-folder are followed, those of the hub's cache, whose snapshots link to its blobs, and those of
-installed packages, whose files colcon links.
+A folder may hold regular files inside of it. Libraries open them by their names, so all of them
+are looked at before the first is read: a link could name any file of this machine, and a pipe or a
+device has no end. Links within the folder are followed, those of the hub's cache, whose snapshots
+link to its blobs, and those of installed packages, whose files colcon links.
+
+A version has the name under which it was published, so that its fingerprint does not depend on
+the store that it is in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+import hashlib
 import os
 from pathlib import Path
 import stat
 
 from lerobot_serve.policies.base import PolicyError
+from lerobot_serve.policies.runtime.loading_beside import give_way
+from lerobot_serve.versions.errors import VersionError
+from lerobot_serve.versions.manifest import Manifest, read_manifest
+from lerobot_serve.versions.verifying import is_version
 
 ENTRY_LIMIT = 10_000
+BLOCK_BYTES, SHOWN_DIGITS = 1 << 20, 16
 # below the folder itself, where files of a policy are
 SUBFOLDERS = ('meta',)
 SNAPSHOTS, BLOBS = 'snapshots', 'blobs'
@@ -66,3 +77,65 @@ def check_inside(path: Path, folder: Path) -> None:
         raise PolicyError(f'{path} cannot be read ({error.strerror}); copy it again') from error
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise PolicyError(f'{path} is a device or a pipe, which no policy has; remove it')
+
+
+def make_empty_folder(folder: Path) -> None:
+    """Create a folder, or accept an empty one. Raises PolicyError for any other."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise PolicyError(
+            f'{folder} cannot be written to: {error}; give another folder'
+        ) from error
+    if held:
+        raise PolicyError(
+            f'{folder} is not empty (it holds {", ".join(held[:3])}) and is not overwritten; '
+            'give a new folder'
+        )
+
+
+def version_manifest(folder: Path) -> Manifest | None:
+    """Return the manifest of a version; None for any other folder. Raises PolicyError."""
+    if not is_version(folder):
+        return None
+    try:
+        return read_manifest(folder)
+    except VersionError as error:
+        raise PolicyError(str(error)) from None
+
+
+def version_name(folder: Path) -> str:
+    """Return the name of a version, empty for any other folder. Raises PolicyError."""
+    manifest = version_manifest(folder)
+    return manifest.name if manifest else ''
+
+
+def fingerprint(
+    policy_id: str,
+    files: Sequence[Path],
+    assets: Mapping[str, Path] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> str:
+    """
+    Return id@hash over the contents of `files`, independent of their folder.
+
+    `assets` are files of other folders, each under a unique name, since two tokenizers have files
+    of the same name. `settings` are the options that change the output. Raises OSError.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(files, key=lambda path: path.name):
+        _add(digest, file.name, file)
+    for name, file in sorted((assets or {}).items()):
+        _add(digest, f'asset {name}', file)
+    for name, value in sorted((settings or {}).items()):
+        digest.update(f'setting {name}\0{value}\0'.encode())
+    return f'{policy_id}@{digest.hexdigest()[:SHOWN_DIGITS]}'
+
+
+def _add(digest: hashlib._Hash, name: str, file: Path) -> None:
+    digest.update(f'{name}\0{file.stat().st_size}\0'.encode())
+    with open(file, 'rb') as handle:
+        while block := handle.read(BLOCK_BYTES):
+            digest.update(block)
+            give_way()

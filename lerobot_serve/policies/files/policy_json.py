@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 from msgspec import Meta
 
 from lerobot_serve.files.load import load_file, Record, Refused, rule
-from lerobot_serve.policies.base import PolicyCamera, PolicyError
+from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyError
 
 SETTINGS_FILE = 'policy.json'
 FORMAT_VERSION = 1
@@ -55,9 +55,19 @@ class PolicyJson(Record, frozen=True):
         if len({*names}) < len(names):
             raise ValueError(f'the cameras must have different names, got {names}')
 
-    @property
-    def policy_cameras(self) -> tuple[PolicyCamera, ...]:
-        return tuple(PolicyCamera(each.name, each.height, each.width) for each in self.cameras)
+    def described(self, policy_type: str, fingerprint: str, device: str) -> PolicyDescription:
+        """Return the description of the policy by this file alone."""
+        cameras = [PolicyCamera(each.name, each.height, each.width) for each in self.cameras]
+        return PolicyDescription(
+            policy_type,
+            fingerprint,
+            self.state_names,
+            self.action_names,
+            tuple(cameras),
+            self.chunk_size,
+            self.trained_fps,
+            device=device,
+        )
 
 
 T = TypeVar('T', bound=PolicyJson)

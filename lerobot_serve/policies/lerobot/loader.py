@@ -31,11 +31,14 @@ from lerobot_serve.policies.lerobot.compat import (
     skip_help_texts,
     suppress_output,
 )
-from lerobot_serve.policies.lerobot.loading.description import describe_policy
-from lerobot_serve.policies.lerobot.loading.first_prediction import run_first_prediction
-from lerobot_serve.policies.lerobot.loading.network import load_network
-from lerobot_serve.policies.lerobot.loading.network_sizes import check_network_sizes
-from lerobot_serve.policies.lerobot.loading.precision import autocast_dtype, set_dtype
+from lerobot_serve.policies.lerobot.description import describe_policy
+from lerobot_serve.policies.lerobot.first_prediction import run_first_prediction
+from lerobot_serve.policies.lerobot.network import (
+    autocast_dtype,
+    check_network_sizes,
+    load_network,
+    set_dtype,
+)
 from lerobot_serve.policies.lerobot.policy_types import (
     check_dtype,
     policy_type_spec,

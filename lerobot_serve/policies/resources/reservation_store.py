@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 import fcntl
 import json
 import os
@@ -52,8 +52,7 @@ class HeldReservation:
 
     def on_loaded(self) -> None:
         """The memory is in use: only the declared bytes count from now on."""
-        entry = asdict(self.entry) | {'loads': False, 'needed_bytes': 0}
-        self.entry = ReservationRecord(**entry)
+        self.entry = replace(self.entry, loads=False, needed_bytes=0)
         with self._store.locked():
             self._store.write(self._descriptor, self.entry)
 

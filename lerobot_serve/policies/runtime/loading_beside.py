@@ -53,8 +53,12 @@ def beside_served_policy() -> Iterator[None]:
 
 def is_beside() -> bool:
     """Return whether the calling thread loads a policy beside the served one."""
+    return _own_loading() is not None
+
+
+def _own_loading() -> _Loading | None:
     loading = _loading
-    return loading is not None and loading.thread == threading.get_ident()
+    return loading if loading and loading.thread == threading.get_ident() else None
 
 
 def another_thread_loads() -> bool:
@@ -69,10 +73,8 @@ def at_serving_priority(work: Callable[[], T]) -> T:
     error. Linux gives a new thread the priority of the one that starts it, and a lower one cannot
     be raised again without a privilege.
     """
-    loading = _loading
-    if loading is None or loading.thread != threading.get_ident():
-        return work()
-    return loading.helper.submit(work).result()
+    loading = _own_loading()
+    return loading.helper.submit(work).result() if loading else work()
 
 
 def give_way() -> None:
@@ -82,9 +84,7 @@ def give_way() -> None:
     for each other; it moves one of them to another CPU at once when that falls idle, and only
     after a tenth of a second while the thread that loads keeps it busy.
     """
-    loading = _loading
-    if loading is None or loading.thread != threading.get_ident():
-        return
-    if time.monotonic() - loading.paused_s >= WORK_S:
+    loading = _own_loading()
+    if loading and time.monotonic() - loading.paused_s >= WORK_S:
         time.sleep(PAUSE_S)
         loading.paused_s = time.monotonic()

@@ -16,9 +16,8 @@ import numpy as np
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyRequest, Prediction
-from lerobot_serve.policies.runtime.request_inputs import newest_state
-from lerobot_serve.policies.runtime.session_states import SessionStates
-from lerobot_serve.policies.synthetic.shape import describe_shape
+from lerobot_serve.policies.runtime.request_inputs import newest_state, SessionStates
+from lerobot_serve.policies.synthetic.null import describe_shape
 
 NEWEST_WEIGHT = np.float32(0.25)
 

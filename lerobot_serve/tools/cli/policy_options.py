@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lerobot_serve.parameters import build_parameters, parameter_specs, ParameterError
-from lerobot_serve.policies.lerobot.hub.repository import local_folder
+from lerobot_serve.policies.lerobot.hub import local_folder
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.cli.node_flags import value_of
 

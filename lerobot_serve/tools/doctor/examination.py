@@ -13,7 +13,7 @@ from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.errors import UserError
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.kind_detection import detect_kind
-from lerobot_serve.policies.lerobot.hub.repository import local_folder
+from lerobot_serve.policies.lerobot.hub import local_folder
 from lerobot_serve.requirements import FROM_ROS
 from lerobot_serve.server import assembly
 from lerobot_serve.server.parameters import ServerParameters

@@ -18,8 +18,10 @@ from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.policies.base import PolicyDescription, PolicyError
 from lerobot_serve.policies.error_text import one_line
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint
-from lerobot_serve.policies.lerobot.checkpoint.dataset_info import read_dataset_info
-from lerobot_serve.policies.lerobot.checkpoint.features import unspecified_options
+from lerobot_serve.policies.lerobot.checkpoint.features import (
+    read_dataset_info,
+    unspecified_options,
+)
 from lerobot_serve.policies.resources.memory import host_memory
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.worker import InferenceFailed, InferenceWorker

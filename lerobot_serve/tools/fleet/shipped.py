@@ -14,7 +14,7 @@ import re
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import closest_name
-from lerobot_serve.policies.lerobot.hub.repository import hub_policy
+from lerobot_serve.policies.lerobot.hub import hub_policy
 
 KIND = re.compile(r'([a-z][a-z0-9_]*):(.*)', re.DOTALL)
 # what is installed below config/: folder, suffix of the files

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 import random
 
-from lerobot_serve.policies.files.fingerprint import fingerprint
+from lerobot_serve.policies.files.policy_folder import fingerprint
 from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE
 from lerobot_serve.versions.publishing import Details, PolicyIdentity, publish
 from lerobot_serve.versions.store import Store

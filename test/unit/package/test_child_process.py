@@ -43,7 +43,7 @@ def attempt(function, *arguments):
 from lerobot_serve.policies.runtime.trial import try_in_child
 given = {'data_bytes': 0, 'limit_s': 60.0}
 assert try_in_child('json', 'loads', None, b'', **given).startswith('TypeError')
-from lerobot_serve.policies.lerobot.hub.repository import local_folder
+from lerobot_serve.policies.lerobot.hub import local_folder
 print(attempt(local_folder, 'user/repository'))
 from lerobot_serve.learner.trainers.contract import read_contract
 print(attempt(read_contract, folder, folder, lambda: None))
@@ -128,11 +128,11 @@ def test_a_reader_gets_no_token_and_an_empty_folder(monkeypatch):
 
 
 def test_a_download_gets_the_token_of_the_hub_alone(monkeypatch):
-    from lerobot_serve.policies.lerobot.hub import repository
-
     for name in ('HF_TOKEN', 'HTTPS_PROXY', 'PGPASSWORD', 'WANDB_API_KEY'):
         monkeypatch.setenv(name, name)
-    found = repository._hub_environment()
+    from lerobot_serve.policies.lerobot import hub
+
+    found = hub._hub_environment()
     assert {'HF_TOKEN', 'HTTPS_PROXY'} <= found.keys()
     assert not {'PGPASSWORD', 'WANDB_API_KEY'} & found.keys()
 

@@ -13,7 +13,7 @@ from support.paths import REPOSITORY
 
 from lerobot_serve import requirements
 from lerobot_serve.gateway.doors import DOORS
-from lerobot_serve.policies.lerobot.hub import download
+from lerobot_serve.policies.lerobot import hub_download
 from lerobot_serve.policies.registry import _install_command
 from lerobot_serve.requirements import FROM_ROS
 
@@ -116,7 +116,7 @@ def test_the_remedy_of_a_policy_kind_is_that_of_the_python(python, module, packa
 
 def test_the_remedy_of_a_download_is_that_of_the_python(python, monkeypatch):
     monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
-    refused = download.answer('user/policy', 'main')['refused']
+    refused = hub_download.answer('user/policy', 'main')['refused']
     assert refused.endswith(
         f'; install it: python3 -m pip install {pinned(python)["huggingface-hub"]}'
     )

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.policies.files import fingerprint as module
-from lerobot_serve.policies.files.fingerprint import fingerprint
+from lerobot_serve.policies.files import policy_folder as module
+from lerobot_serve.policies.files.policy_folder import fingerprint
 
 CONTENT = {'config.json': b'{}', 'model.safetensors': b'0123456789'}
 

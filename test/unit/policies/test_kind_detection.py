@@ -11,7 +11,7 @@ import pytest
 from support.paths import REPOSITORY
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.files.output_folder import make_empty_folder
+from lerobot_serve.policies.files.policy_folder import make_empty_folder
 from lerobot_serve.policies.kind_detection import detect_kind
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.observability.server_statistics import ServerStatistics

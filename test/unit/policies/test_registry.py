@@ -12,7 +12,7 @@ import pytest
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyCamera, PolicyError, PolicyRequest
 from lerobot_serve.policies.synthetic import null, recurrent
-from lerobot_serve.policies.synthetic.shape import DEFAULT
+from lerobot_serve.policies.synthetic.null import DEFAULT
 
 SHAPE = 'joints=2,chunk=3,cameras=front:48x64+wrist:24x32,fps=12.5'
 

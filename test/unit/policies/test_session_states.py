@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.policies.runtime.session_states import SessionStates
+from lerobot_serve.policies.runtime.request_inputs import SessionStates
 
 
 def test_a_state_is_its_sessions_and_its_episodes():

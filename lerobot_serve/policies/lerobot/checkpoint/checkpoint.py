@@ -17,13 +17,12 @@ from typing import Any
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.files.assets import Asset, find_assets
 from lerobot_serve.policies.files.file_headers import read_json
-from lerobot_serve.policies.files.policy_folder import check_folder
-from lerobot_serve.policies.files.version_folder import version_manifest, version_name
+from lerobot_serve.policies.files.policy_folder import check_folder, version_manifest, version_name
 from lerobot_serve.policies.lerobot.checkpoint.asset_rules import check_asset
 from lerobot_serve.policies.lerobot.checkpoint.config_rules import check_config, CONFIG_RULES
 from lerobot_serve.policies.lerobot.checkpoint.processor_step_rules import check_step, STEP_RULES
 from lerobot_serve.policies.lerobot.checkpoint.version_rules import check_version
-from lerobot_serve.policies.lerobot.hub.repository import commit_of, HubPolicy, SHOWN_COMMIT
+from lerobot_serve.policies.lerobot.hub import commit_of, HubPolicy, SHOWN_COMMIT
 from lerobot_serve.policies.lerobot.policy_types import check_not_refused
 
 CONFIG_FILE, WEIGHTS_FILE = 'config.json', 'model.safetensors'

@@ -3,18 +3,28 @@
 Determine the inputs and outputs of a policy from its configuration and the load options.
 
 LeRobot's files contain no joint names and no rate. Those that the operator does not set come from
-the training data set, if it is on this machine. No torch, any thread.
+the training data set: `train_config.json` beside the weights names it, and its `meta/info.json`
+has them. That is read if it is on this machine, or from a copy in the policy directory
+(`meta/info.json`); nothing is downloaded. No torch, any thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+import json
+import os
+from pathlib import Path
+import re
 from typing import Any
 
-from lerobot_serve.policies.base import LoadOptions, PolicyCamera, PolicyError
+from lerobot_serve.policies.base import LoadOptions, PolicyCamera, PolicyDescription, PolicyError
 from lerobot_serve.policies.files.policy_json import SIZE_LIMIT
-from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, CONFIG_FILE
-from lerobot_serve.policies.lerobot.checkpoint.dataset_info import read_dataset_info
+from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
+    Checkpoint,
+    CHECKPOINTS_FOLDER,
+    CONFIG_FILE,
+)
 
 STATE, ACTION = 'observation.state', 'action'
 # not in any file of a policy
@@ -23,20 +33,17 @@ EMPTY_CAMERA = 'observation.images.empty_camera_'
 ACTION_NAMES = 'action_feature_names'
 FEATURE_LIMIT, CHANNEL_LIMIT, PIXEL_LIMIT = 32, 4, 1 << 25
 DATASET_FEATURES = {'state_names': f'"{STATE}"', 'action_names': ACTION}
+TRAIN_FILE, INFO_FILE = 'train_config.json', Path('meta', 'info.json')
+HOME_VARIABLES = ('HF_LEROBOT_HOME', 'HF_HOME')
+REPOSITORY = re.compile(r'[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*')
+BYTES_LIMIT, NAMES_LIMIT, NAME_BYTES_LIMIT, RATE_LIMIT_HZ = 4 << 20, 4096, 128, 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
-    """The values and cameras of one policy; without a state there are no state names."""
-
-    state_names: tuple[str, ...]
-    action_names: tuple[str, ...]
-    cameras: tuple[PolicyCamera, ...]
-    trained_fps: float
-
-
-def read_features(folder: Checkpoint, options: LoadOptions) -> Features:
-    """Return the inputs and outputs of the policy. Raises PolicyError."""
+def read_features(folder: Checkpoint, options: LoadOptions) -> PolicyDescription:
+    """
+    Return the description of the policy by its inputs and outputs alone, without state names if it
+    has no state. Raises PolicyError.
+    """
     where = str(folder.path / CONFIG_FILE)
     inputs = _features(where, folder.config, 'input_features')
     outputs = _features(where, folder.config, 'output_features')
@@ -56,7 +63,15 @@ def read_features(folder: Checkpoint, options: LoadOptions) -> Features:
         options = replace(options, action_names=_checked_action_names(held, options))
     if missing := _missing(options, state_count, action_count):
         raise PolicyError('; '.join(missing))
-    return Features(options.state_names, options.action_names, seen, options.trained_fps)
+    return PolicyDescription(
+        folder.policy_type,
+        fingerprint='',
+        state_names=options.state_names,
+        action_names=options.action_names,
+        cameras=seen,
+        chunk_size=0,
+        trained_fps=options.trained_fps,
+    )
 
 
 def feature_sizes(folder: Checkpoint) -> tuple[int, int]:
@@ -219,3 +234,96 @@ def _checked_action_names(held: Any, options: LoadOptions) -> tuple[str, ...]:
             f'{list(held)} (its {ACTION_NAMES}); set these, or none'
         )
     return tuple(map(str, held))
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """Names and rate of the data set, empty or 0 if unknown; `file` is their source."""
+
+    state_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
+    trained_fps: float = 0.0
+    file: str = ''
+
+
+def read_dataset_info(folder: Path) -> DatasetInfo:
+    """Return the data set information of the policy in a folder. Never raises."""
+    for file in _candidates(folder):
+        content = _read(file)
+        if content:
+            features = content.get('features')
+            features = features if isinstance(features, dict) else {}
+            return DatasetInfo(
+                _names(features.get(STATE)),
+                _names(features.get(ACTION)),
+                _rate(content.get('fps')),
+                str(file),
+            )
+    return DatasetInfo()
+
+
+def _candidates(folder: Path) -> Iterator[Path]:
+    """Yield the files that may describe the data set, nearest first."""
+    yield folder / INFO_FILE
+    training = _read(folder / TRAIN_FILE)
+    config = training.get('dataset')
+    if not isinstance(config, dict):
+        return
+    root, repository = config.get('root'), config.get('repo_id')
+    if isinstance(root, str) and os.path.isabs(root):
+        yield Path(root) / INFO_FILE
+    elif isinstance(root, str) and (trained_in := _training_folder(folder, training)):
+        yield trained_in / root / INFO_FILE
+    if isinstance(repository, str) and REPOSITORY.fullmatch(repository):
+        yield _home() / repository / INFO_FILE
+
+
+def _training_folder(folder: Path, training: dict[str, Any]) -> Path | None:
+    """
+    Return the folder in which the training ran: relative paths of its configuration begin there.
+    None where the checkpoint is not where the training wrote it, OUTPUT_DIR/checkpoints/STEP/NAME:
+    a relative path could lead to another data set.
+    """
+    output = training.get('output_dir')
+    if not isinstance(output, str) or not output or os.path.isabs(output):
+        return None
+    wanted = (*Path(output).parts, CHECKPOINTS_FOLDER)
+    # the newest step is a link; the two below are the step and the folder of the weights
+    parts = Path(os.path.realpath(folder)).parts[:-2]
+    return Path(*parts[: -len(wanted)]) if parts[-len(wanted) :] == wanted else None
+
+
+def _home() -> Path:
+    """Return the folder in which LeRobot keeps data sets."""
+    own, all_of_them = (os.environ.get(name) for name in HOME_VARIABLES)
+    if own:
+        return Path(own)
+    cache = Path(all_of_them) if all_of_them else Path.home() / '.cache' / 'huggingface'
+    return cache / 'lerobot'
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return the JSON object of a regular file of bounded size, otherwise an empty one."""
+    try:
+        if not file.is_file() or file.stat().st_size > BYTES_LIMIT:
+            return {}
+        content = json.loads(file.read_text(encoding='utf-8'))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _names(feature: Any) -> tuple[str, ...]:
+    """Return the names of a feature: a list, or lists in a group such as `motors`."""
+    names = feature.get('names') if isinstance(feature, dict) else None
+    if isinstance(names, dict):
+        lists = list(names.values())
+        names = [name for each in lists if isinstance(each, list) for name in each]
+    if not isinstance(names, list) or not 0 < len(names) <= NAMES_LIMIT:
+        return ()
+    fit = all(isinstance(n, str) and 0 < len(n.encode()) <= NAME_BYTES_LIMIT for n in names)
+    return tuple(names) if fit and len(set(names)) == len(names) else ()
+
+
+def _rate(value: Any) -> float:
+    return float(value) if type(value) in (int, float) and 0 < value <= RATE_LIMIT_HZ else 0.0

@@ -75,10 +75,7 @@ COMMON_STEPS = (
 RELATIVE_STEPS = ('relative_actions_processor', 'absolute_actions_processor')
 # steps of a policy type beside the common ones
 STEPS_OF_TYPE: dict[str, tuple[str, ...]] = {
-    'act': COMMON_STEPS,
-    'diffusion': COMMON_STEPS,
-    'vqbet': COMMON_STEPS,
-    'tdmpc': COMMON_STEPS,
+    **dict.fromkeys(('act', 'diffusion', 'vqbet', 'tdmpc'), COMMON_STEPS),
     'smolvla': (
         *COMMON_STEPS,
         'smolvla_new_line_processor',
@@ -93,83 +90,50 @@ STEPS_OF_TYPE: dict[str, tuple[str, ...]] = {
         *RELATIVE_STEPS,
     ),
 }
-REMOTE_CODE = 'it loads a tokenizer or a model that runs Python from its folder'
-TELEOPERATION = 'it belongs to teleoperation or training'
-OTHER_ACTIONS = 'it converts actions for one robot; use a robot file'
-XVLA = 'it is of xvla policies, which are not served'
-OTHER_TYPE = 'it is of a policy type that is not served'
-RENDERED = 'it selects messages for training, by a recipe of its own'
-REWARD = 'it is of a reward model'
-PART_OF_BATCH_STEP = 'it does a part of to_batch_processor, which LeRobot saves instead'
-REFUSED_STEPS = {
-    'xvla_image_scale': XVLA,
-    'xvla_image_to_float': XVLA,
-    'xvla_imagenet_normalize': XVLA,
-    'xvla_add_domain_id': XVLA,
-    'xvla_rotation_6d_to_axis_angle': XVLA,
-    'action_tokenizer_processor': REMOTE_CODE,
-    'groot_pack_inputs_v3': REMOTE_CODE,
-    'groot_eagle_encode_v3': REMOTE_CODE,
-    'groot_eagle_collate_v3': REMOTE_CODE,
-    'groot_action_unpack_unnormalize_v1': REMOTE_CODE,
-    'reward_classifier_processor': REMOTE_CODE,
-    'wall_x_task_processor': REMOTE_CODE,
-    'pi0_fast_prepare_state_tokenizer_processor_step': REMOTE_CODE,
-    'add_teleop_action_as_complementary_data': TELEOPERATION,
-    'add_teleop_action_as_info': TELEOPERATION,
-    'gym_hil_adapter_processor': TELEOPERATION,
-    'gripper_penalty_processor': TELEOPERATION,
-    'intervention_action_processor': TELEOPERATION,
-    'time_limit_processor': TELEOPERATION,
-    'image_crop_resize_processor': TELEOPERATION,
-    'observation_processor': TELEOPERATION,
-    'libero_processor': TELEOPERATION,
-    'isaaclab_arena_processor': TELEOPERATION,
-    'torch2numpy_action_processor': TELEOPERATION,
-    'numpy2torch_action_processor': TELEOPERATION,
-    'joint_velocity_processor': TELEOPERATION,
-    'current_processor': TELEOPERATION,
-    'map_phone_action_to_robot_action': OTHER_ACTIONS,
-    'map_tensor_to_delta_action_dict': OTHER_ACTIONS,
-    'map_delta_action_to_robot_action': OTHER_ACTIONS,
-    'robot_action_to_policy_action_processor': OTHER_ACTIONS,
-    'policy_action_to_robot_action_processor': OTHER_ACTIONS,
-    'ee_reference_and_delta': OTHER_ACTIONS,
-    'ee_bounds_and_safety': OTHER_ACTIONS,
-    'inverse_kinematics_ee_to_joints': OTHER_ACTIONS,
-    'gripper_velocity_to_joint': OTHER_ACTIONS,
-    'forward_kinematics_joints_to_ee_observation': OTHER_ACTIONS,
-    'forward_kinematics_joints_to_ee_action': OTHER_ACTIONS,
-    'forward_kinematics_joints_to_ee': OTHER_ACTIONS,
-    'inverse_kinematics_rl_step': OTHER_ACTIONS,
-    'to_batch_processor_action': PART_OF_BATCH_STEP,
-    'to_batch_processor_observation': PART_OF_BATCH_STEP,
-    'to_batch_processor_complementary_data': PART_OF_BATCH_STEP,
-    # LeRobot 0.6 and later
-    'eo1_conversation_template_processor': OTHER_TYPE,
-    'eo1_qwen_processor': OTHER_TYPE,
-    'evo1_action_processor': OTHER_TYPE,
-    'evo1_pad_action_processor': OTHER_TYPE,
-    'evo1_pad_state_processor': OTHER_TYPE,
-    'fastwam_action_toggle_processor': OTHER_TYPE,
-    'molmoact2_action_frame_transform': OTHER_TYPE,
-    'molmoact2_clamp_action': OTHER_TYPE,
-    'molmoact2_clamp_normalized': OTHER_TYPE,
-    'molmoact2_masked_normalizer': OTHER_TYPE,
-    'molmoact2_masked_unnormalizer': OTHER_TYPE,
-    'molmoact2_pack_inputs': OTHER_TYPE,
-    'molmoact2_state_frame_transform': OTHER_TYPE,
-    'vla_jepa_binarize_gripper': OTHER_TYPE,
-    'vla_jepa_clip_actions': OTHER_TYPE,
-    'vla_jepa_pre_snap_gripper': OTHER_TYPE,
-    'groot_action_unpack_unnormalize_v2': REMOTE_CODE,
-    'groot_n1_7_action_decode_v1': REMOTE_CODE,
-    'groot_n1_7_pack_inputs_v1': REMOTE_CODE,
-    'groot_n1_7_vlm_encode_v1': REMOTE_CODE,
-    'render_messages_processor': RENDERED,
-    'robometer_encoder': REWARD,
-    'topreward_encoder': REWARD,
+# why a step is refused -> the steps
+REFUSALS = {
+    'it loads a tokenizer or a model that runs Python from its folder': """
+        action_tokenizer_processor groot_pack_inputs_v3 groot_eagle_encode_v3
+        groot_eagle_collate_v3 groot_action_unpack_unnormalize_v1
+        reward_classifier_processor wall_x_task_processor
+        pi0_fast_prepare_state_tokenizer_processor_step groot_action_unpack_unnormalize_v2
+        groot_n1_7_action_decode_v1 groot_n1_7_pack_inputs_v1 groot_n1_7_vlm_encode_v1
+    """,
+    'it belongs to teleoperation or training': """
+        add_teleop_action_as_complementary_data add_teleop_action_as_info
+        gym_hil_adapter_processor gripper_penalty_processor intervention_action_processor
+        time_limit_processor image_crop_resize_processor observation_processor
+        libero_processor isaaclab_arena_processor torch2numpy_action_processor
+        numpy2torch_action_processor joint_velocity_processor current_processor
+    """,
+    'it converts actions for one robot; use a robot file': """
+        map_phone_action_to_robot_action map_tensor_to_delta_action_dict
+        map_delta_action_to_robot_action robot_action_to_policy_action_processor
+        policy_action_to_robot_action_processor ee_reference_and_delta ee_bounds_and_safety
+        inverse_kinematics_ee_to_joints gripper_velocity_to_joint
+        forward_kinematics_joints_to_ee_observation forward_kinematics_joints_to_ee_action
+        forward_kinematics_joints_to_ee inverse_kinematics_rl_step
+    """,
+    'it is of xvla policies, which are not served': """
+        xvla_image_scale xvla_image_to_float xvla_imagenet_normalize xvla_add_domain_id
+        xvla_rotation_6d_to_axis_angle
+    """,
+    'it is of a policy type that is not served': """
+        eo1_conversation_template_processor eo1_qwen_processor evo1_action_processor
+        evo1_pad_action_processor evo1_pad_state_processor fastwam_action_toggle_processor
+        molmoact2_action_frame_transform molmoact2_clamp_action molmoact2_clamp_normalized
+        molmoact2_masked_normalizer molmoact2_masked_unnormalizer molmoact2_pack_inputs
+        molmoact2_state_frame_transform vla_jepa_binarize_gripper vla_jepa_clip_actions
+        vla_jepa_pre_snap_gripper
+    """,
+    'it selects messages for training, by a recipe of its own': 'render_messages_processor',
+    'it is of a reward model': 'robometer_encoder topreward_encoder',
+    'it does a part of to_batch_processor, which LeRobot saves instead': """
+        to_batch_processor_action to_batch_processor_observation
+        to_batch_processor_complementary_data
+    """,
 }
+REFUSED_STEPS = {name: reason for reason, names in REFUSALS.items() for name in names.split()}
 
 
 def check_step(policy_type: str, name: str, config: dict[str, object], where: str) -> None:

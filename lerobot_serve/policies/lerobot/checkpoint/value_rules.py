@@ -56,6 +56,11 @@ def number_range(low: float, high: float) -> FieldRule:
     )
 
 
+def each(names: str, rule: FieldRule) -> dict[str, FieldRule]:
+    """Return the rules of some fields, all the same."""
+    return dict.fromkeys(names.split(), rule)
+
+
 def optional(rule: FieldRule) -> FieldRule:
     """Return a rule that also allows null."""
     return FieldRule(f'null or {rule.text}', lambda value: value is None or rule.is_valid(value))
@@ -140,15 +145,12 @@ def check_keys(values: Mapping[str, Any], rules: Rules, where: str, what: str) -
     for name, value in values.items():
         rule = rules.get(name)
         if rule is None:
+            near = difflib.get_close_matches(name[:TEXT_LIMIT], rules, 1)
+            hint = f' (the nearest is {near[0]!r})' if near else ''
             raise PolicyError(
-                f'{where}: {name!r:.80} is not a setting that {what} may have'
-                f'{_nearest(name, rules)}; save the policy again with the LeRobot that is '
-                'installed, or install the lerobot_serve that knows it'
+                f'{where}: {name!r:.80} is not a setting that {what} may have{hint}; save '
+                'the policy again with the LeRobot that is installed, or install the '
+                'lerobot_serve that knows it'
             )
         if not rule.is_valid(value):
             raise PolicyError(f'{where}: {name} must be {rule.text}, got {value!r:.80}')
-
-
-def _nearest(name: str, rules: Rules) -> str:
-    close = difflib.get_close_matches(name[:TEXT_LIMIT], rules, 1)
-    return f' (the nearest is {close[0]!r})' if close else ''

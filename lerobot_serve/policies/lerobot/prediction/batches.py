@@ -7,14 +7,14 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 
 from lerobot_serve.arrays import FrameArray
+from lerobot_serve.contract.image_size import resized
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyError, PolicyRequest
 from lerobot_serve.policies.lerobot.checkpoint.features import ACTION, STATE
-from lerobot_serve.policies.lerobot.prediction.relative_actions import PrefixReanchorer
+from lerobot_serve.policies.lerobot.prediction.processors import PrefixReanchorer
 from lerobot_serve.policies.runtime.tensors import tensor_view
 
 Row = dict[str, Any]
@@ -78,11 +78,7 @@ class ObservationBuilder:
                 f'the camera {camera.name!r} must give height x width x {camera.channels} of '
                 f'uint8, got {frame.shape} of {frame.dtype}'
             )
-        if self._resizes or frame.shape[:2] == (camera.height, camera.width):
-            return frame
-        size = (camera.width, camera.height)
-        resized = cv2.resize(frame, size, interpolation=cv2.INTER_AREA)
-        return np.asarray(resized, frame.dtype).reshape(*size[::-1], -1)
+        return frame if self._resizes else resized(frame, camera.height, camera.width)
 
     def _observation(
         self, request: PolicyRequest, frames: dict[str, list[FrameArray]], step: int

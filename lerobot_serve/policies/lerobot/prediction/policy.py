@@ -41,8 +41,8 @@ from lerobot_serve.policies.lerobot.prediction.processors import (
     ProcessorPair,
     ProcessorPairFactory,
 )
+from lerobot_serve.policies.runtime.request_inputs import SessionStates
 from lerobot_serve.policies.runtime.seeds import seeded_random
-from lerobot_serve.policies.runtime.session_states import SessionStates
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A pair of LeRobot's processors for each session.
+A pair of LeRobot's processors for each session. Inference thread.
 
 A pair is loaded once as a template; each session works with a copy, so that the state of a step
 never reaches another session. Statistics and tokenizers, which no call changes, are shared.
-Inference thread.
+
+A policy with relative actions predicts differences from the state of its observation. So a prefix
+is sent in the robot's units and converted to differences from the current state, by the same steps
+as in training: the step that makes actions relative, then the normalizer. LeRobot's own loop
+converts the prefix in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import copy
 from dataclasses import dataclass
 from typing import Any
@@ -18,17 +22,16 @@ import torch
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, ProcessorStepSpec
+from lerobot_serve.policies.lerobot.checkpoint.features import STATE
 from lerobot_serve.policies.lerobot.checkpoint.processor_step_rules import STEP_RULES
 from lerobot_serve.policies.lerobot.checkpoint.version_rules import check_registered_step
 from lerobot_serve.policies.lerobot.compat import import_steps, is_trusted, lerobot
-from lerobot_serve.policies.lerobot.prediction.relative_actions import (
-    can_reanchor,
-    find_reanchorer,
-    PrefixReanchorer,
-)
 
+# LeRobot's names of steps; the last one makes actions relative in training
 DEVICE_STEP, NORMALIZER_STEP = 'device_processor', 'normalizer_processor'
-RELATIVE_WORDS = ('relative', 'absolute', 'delta')
+RELATIVE_STEP, RELATIVE_WORDS = 'relative_actions_processor', ('relative', 'absolute', 'delta')
+# relative tolerance; float32 has seven digits
+TOLERANCE = 1e-3
 SHARED_LIBRARIES = ('transformers', 'tokenizers')
 
 
@@ -214,3 +217,58 @@ def _leaf_values(value: Any) -> Iterator[Any]:
             yield from _leaf_values(each)
     else:
         yield value
+
+
+class PrefixReanchorer:
+    """The preprocessor steps of a session that re-anchor a prefix. They may raise any error."""
+
+    def __init__(self, relative: Any, normalizer: Any | None) -> None:
+        self._relative, self._normalizer = relative, normalizer
+
+    def reanchor_prefix(self, robot: torch.Tensor) -> torch.Tensor:
+        """
+        Return rows of absolute actions in model space, relative to the last state that the
+        preprocessor processed.
+        """
+        parts = lerobot()
+        state = self._relative.get_cached_state()
+        # the normalizer moves its statistics to the device of its input and leaves them there
+        robot = robot.to(state.device)
+        transition = parts.create_transition(observation={STATE: state}, action=robot)
+        action: torch.Tensor = self._relative(transition)[parts.transition_key.ACTION]
+        if self._normalizer is not None:
+            action = action.to(statistics_device(self._normalizer, action.device))
+            normalized = self._normalizer(parts.create_transition(action=action))
+            action = normalized[parts.transition_key.ACTION]
+        return action
+
+
+def find_reanchorer(steps: Iterable[Any]) -> PrefixReanchorer | None:
+    """Return the re-anchoring for the steps of a preprocessor; None if not supported."""
+    named = {getattr(type(step), '_registry_name', ''): step for step in steps}
+    relative = named.get(RELATIVE_STEP)
+    if relative is None or not getattr(relative, 'enabled', False):
+        return None
+    return PrefixReanchorer(relative, named.get(NORMALIZER_STEP))
+
+
+def statistics_device(normalizer: Any, default: torch.device) -> torch.device:
+    """Return the device of a normalizer."""
+    for values in normalizer._tensor_stats.values():
+        for value in values.values():
+            device: torch.device = value.device
+            return device
+    return default
+
+
+def can_reanchor(reanchorer: PrefixReanchorer, model: torch.Tensor, robot: torch.Tensor) -> bool:
+    """
+    Return whether re-anchoring a chunk at its own state returns the same chunk.
+
+    If not, a step in between changes actions in a way that re-anchoring does not invert.
+    """
+    again = reanchorer.reanchor_prefix(robot).to(model.device)
+    if again.shape != model.shape:
+        return False
+    is_close: bool = torch.allclose(again, model, rtol=TOLERANCE, atol=TOLERANCE)
+    return is_close

@@ -214,7 +214,7 @@ def publish(
     """Copy the folder of a policy into a store. Raises UserError, PolicyError."""
     from datetime import datetime, timezone
 
-    from lerobot_serve.policies.lerobot.hub.repository import local_folder
+    from lerobot_serve.policies.lerobot.hub import local_folder
     from lerobot_serve.tools.versions import texts
     from lerobot_serve.tools.versions.identity import identify
     from lerobot_serve.versions.manifest import TIME_FORMAT

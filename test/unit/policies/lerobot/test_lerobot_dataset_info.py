@@ -10,13 +10,11 @@ import pytest
 
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint
-from lerobot_serve.policies.lerobot.checkpoint.dataset_info import (
+from lerobot_serve.policies.lerobot.checkpoint.features import (
     BYTES_LIMIT,
     DatasetInfo,
-    read_dataset_info,
-)
-from lerobot_serve.policies.lerobot.checkpoint.features import (
     feature_sizes,
+    read_dataset_info,
     read_features,
     unspecified_options,
     with_dataset_defaults,

@@ -25,16 +25,16 @@ from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
     policy_id,
     read_checkpoint,
 )
-from lerobot_serve.policies.lerobot.hub.download import (
-    check_files,
-    POLICY_FILES,
-    Refused,
-)
-from lerobot_serve.policies.lerobot.hub.repository import (
+from lerobot_serve.policies.lerobot.hub import (
     commit_of,
     hub_policy,
     HubPolicy,
     local_folder,
+)
+from lerobot_serve.policies.lerobot.hub_download import (
+    check_files,
+    POLICY_FILES,
+    Refused,
 )
 from lerobot_serve.server.assembly import check_policy_path_change
 from lerobot_serve.server.parameters import ServerParameters
@@ -179,8 +179,8 @@ def test_a_download_has_a_limit(hub):
 def test_a_download_ends_with_the_server(cache):
     start = (
         'import os, subprocess, sys, time\n'
-        'waiting = "from lerobot_serve.policies.lerobot.hub import download; '
-        'download.end_with_parent(" + str(os.getpid()) + ")"\n'
+        'waiting = "from lerobot_serve.policies.lerobot import hub_download; '
+        'hub_download.end_with_parent(" + str(os.getpid()) + ")"\n'
         'made = subprocess.Popen([sys.executable, "-c", waiting])\n'
         'print(made.pid, flush=True)\n'
         'time.sleep(60)'
@@ -224,7 +224,7 @@ def test_a_folder_is_a_folder(tmp_path, monkeypatch):
 
 def test_the_commit_is_in_the_fingerprint(tmp_path):
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
-    from lerobot_serve.policies.lerobot.loading.description import policy_fingerprint
+    from lerobot_serve.policies.lerobot.description import policy_fingerprint
 
     prints = set()
     for owner, commit in (('user', OLD), ('user', NEW), ('other', OLD)):

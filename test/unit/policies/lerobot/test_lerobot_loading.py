@@ -31,11 +31,10 @@ from support.policies.lerobot_rig import (  # noqa: E402
 from lerobot_serve import requirements  # noqa: E402
 from lerobot_serve.contract.schema import StateClass  # noqa: E402
 from lerobot_serve.policies.base import PolicyCamera, PolicyError  # noqa: E402
-from lerobot_serve.policies.lerobot import compat, loader  # noqa: E402
+from lerobot_serve.policies.lerobot import compat, loader, network  # noqa: E402
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint  # noqa: E402
+from lerobot_serve.policies.lerobot.description import policy_fingerprint  # noqa: E402
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
-from lerobot_serve.policies.lerobot.loading import random_values  # noqa: E402
-from lerobot_serve.policies.lerobot.loading.description import policy_fingerprint  # noqa: E402
 from lerobot_serve.policies.lerobot.policy_types import policy_type_spec  # noqa: E402
 from lerobot_serve.policies.runtime.loading_beside import beside_served_policy  # noqa: E402
 
@@ -325,6 +324,6 @@ def test_beside_a_served_policy_only_a_compiled_network_is_run_with_all_threads(
 
 def test_a_network_is_built_and_filled_with_pauses(monkeypatch):
     pauses = []
-    monkeypatch.setattr(random_values, 'give_way', lambda: pauses.append(None))
+    monkeypatch.setattr(network, 'give_way', lambda: pauses.append(None))
     load(loading(folder_of('act')))
     assert len(pauses) > 100

@@ -31,11 +31,10 @@ from support.policies.lerobot_rig import (  # noqa: E402  # noqa: E402
 )
 
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
-from lerobot_serve.policies.lerobot import loader  # noqa: E402
+from lerobot_serve.policies.lerobot import loader, network  # noqa: E402
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint  # noqa: E402
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
-from lerobot_serve.policies.lerobot.loading import network  # noqa: E402
-from lerobot_serve.policies.lerobot.loading.random_values import SkipRandomValues  # noqa: E402
+from lerobot_serve.policies.lerobot.network import SkipRandomValues  # noqa: E402
 
 FILLERS = (
     torch.nn.init.normal_,
@@ -327,7 +326,7 @@ def test_the_fingerprint_covers_what_tokenizes(tmp_path):
     vocabulary = {'a': 1}
     change_json(vlm / 'tokenizer.json', lambda held: held['model']['vocab'].update(vocabulary))
     from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint
-    from lerobot_serve.policies.lerobot.loading.description import policy_fingerprint
+    from lerobot_serve.policies.lerobot.description import policy_fingerprint
 
     assert policy_fingerprint(read_checkpoint(str(folder)), loading(folder)) != first
 

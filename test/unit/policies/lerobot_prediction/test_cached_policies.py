@@ -33,8 +33,8 @@ from lerobot_serve.policies.base import (  # noqa: E402
     Prediction,
 )
 from lerobot_serve.policies.lerobot.compat import suppress_output  # noqa: E402
+from lerobot_serve.policies.lerobot.description import NO_CACHE_NOTE  # noqa: E402
 from lerobot_serve.policies.lerobot.loader import load  # noqa: E402
-from lerobot_serve.policies.lerobot.loading.description import NO_CACHE_NOTE  # noqa: E402
 from lerobot_serve.policies.lerobot.policy_types import POLICY_TYPES  # noqa: E402
 from lerobot_serve.policies.lerobot.prediction.image_embeddings import (  # noqa: E402
     ImageEmbeddingCache,

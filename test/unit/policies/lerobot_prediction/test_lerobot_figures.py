@@ -11,7 +11,7 @@ pytest.importorskip('lerobot', reason='LeRobot is not installed')
 from support.policies.lerobot_rig import loaded, requests_for
 from support.policies.tiny_policies import SETTINGS
 
-from lerobot_serve.policies.lerobot.loading.description import denoise_steps
+from lerobot_serve.policies.lerobot.description import denoise_steps
 from lerobot_serve.policies.lerobot.policy_types import POLICY_TYPES
 
 

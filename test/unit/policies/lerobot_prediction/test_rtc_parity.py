@@ -23,7 +23,7 @@ from support.rtc_parity.parity import Different, Parity  # noqa: E402
 from support.rtc_parity.script import HORIZONS, RULES  # noqa: E402
 
 from lerobot_serve.edge.queue.action_queue import ActionQueue  # noqa: E402
-from lerobot_serve.policies.lerobot.prediction.relative_actions import (  # noqa: E402
+from lerobot_serve.policies.lerobot.prediction.processors import (  # noqa: E402
     PrefixReanchorer,
 )
 from lerobot_serve.server.inference import request_validation  # noqa: E402

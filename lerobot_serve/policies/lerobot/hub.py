@@ -28,7 +28,7 @@ from lerobot_serve.policies.lerobot.hardening import environment_before
 
 POLICY_PATH = re.compile(rf'({HUB_ID.pattern})(?:@([\w][\w./-]{{0,127}}))?', re.ASCII)
 DEFAULT_REVISION = 'main'
-DOWNLOAD_MODULE = 'lerobot_serve.policies.lerobot.hub.download'
+DOWNLOAD_MODULE = 'lerobot_serve.policies.lerobot.hub_download'
 DOWNLOAD_LIMIT_S = 3600.0
 HUB_VARIABLES = re.compile(
     r'HF_\w+|HUGGING_?FACE_\w+|(HTTPS?|ALL|NO)_PROXY|SSL_CERT_\w+|(REQUESTS|CURL)_CA_BUNDLE',

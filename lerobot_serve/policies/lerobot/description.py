@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
-from lerobot_serve.policies.files.fingerprint import fingerprint
+from lerobot_serve.policies.files.policy_folder import fingerprint
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, hub_origin, policy_id
 from lerobot_serve.policies.lerobot.checkpoint.config_rules import GUIDED, TRAINED
-from lerobot_serve.policies.lerobot.checkpoint.features import Features
 from lerobot_serve.policies.lerobot.policy_types import EXTERNAL_TYPE, POLICY_TYPES, PolicyTypeSpec
 
 RTC_OFF_NOTE = (
@@ -27,7 +27,7 @@ NO_CACHE_NOTE = (
 def describe_policy(
     folder: Checkpoint,
     options: LoadOptions,
-    features: Features,
+    features: PolicyDescription,
     kind: PolicyTypeSpec,
     config: Any,
     *,
@@ -35,7 +35,8 @@ def describe_policy(
     notes: tuple[str, ...],
 ) -> PolicyDescription:
     """
-    Return the description without the chunk size, which a first prediction determines.
+    Return the description without the chunk size, which a first prediction determines; `features`
+    has the inputs and outputs.
 
     `relative`: actions are relative to a state, and their prefix cannot be converted to another
     state. `notes` precede those of the configuration. Raises PolicyError.
@@ -45,14 +46,9 @@ def describe_policy(
     cache_bytes = options.embedding_cache_bytes if kind.image_encoder else 0
     if cache_bytes and config.compile_model:
         cache_bytes, notes = 0, (*notes, NO_CACHE_NOTE)
-    return PolicyDescription(
-        folder.policy_type,
-        policy_fingerprint(folder, options),
-        features.state_names,
-        features.action_names,
-        features.cameras,
-        chunk_size=0,
-        trained_fps=features.trained_fps,
+    return replace(
+        features,
+        fingerprint=policy_fingerprint(folder, options),
         state_class=kind.state_class,
         supports_rtc=rtc and not relative,
         observation_steps=steps,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from lerobot_serve.policies.base import PolicyDescription, PolicyError, PolicyRequest
-from lerobot_serve.policies.lerobot.loading.description import RTC_OFF_NOTE
+from lerobot_serve.policies.lerobot.description import RTC_OFF_NOTE
 from lerobot_serve.policies.lerobot.policy_types import PolicyTypeSpec
 from lerobot_serve.policies.lerobot.prediction.batches import ObservationBuilder
 from lerobot_serve.policies.lerobot.prediction.image_embeddings import ImageEmbeddingCache
