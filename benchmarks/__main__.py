@@ -17,7 +17,6 @@ from benchmarks.harness import machine
 from benchmarks.results import page, report
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.private_domain import reserve_domain
-from lerobot_serve.tools.cli.output_folder import make_folder
 
 EXAMPLE = 'example: make bench BENCH="round_trip --rounds 200"'
 # the module or package benchmarks.NAME has ABOUT, PARAMETERS and measure(rounds, folder)
@@ -117,7 +116,7 @@ def measure(options: argparse.Namespace) -> int:
         return 0
     # programs of a benchmark run in folders of their own
     options.out = options.out.resolve()
-    make_folder(options.out)
+    options.out.mkdir(parents=True, exist_ok=True)
     find_in_children()
     # nobody's robot is to answer
     reserve_domain()
@@ -153,7 +152,7 @@ def write_page(results: Path, folder: Path) -> None:
     except ValueError as error:
         raise UserError(f'{results} holds a result that cannot be read: {error}') from error
     plots = page.plots(read)
-    make_folder(folder / PLOTS)
+    (folder / PLOTS).mkdir(parents=True, exist_ok=True)
     (folder / 'benchmarks.md').write_text(page.page(read, PLOTS))
     for name, plot in plots.items():
         (folder / PLOTS / f'{name}.svg').write_text(plot)

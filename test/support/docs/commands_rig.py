@@ -71,7 +71,8 @@ def whole_parser() -> Any:
 
 
 def check_demo(text: str) -> None:
-    demo.checked(whole_parser().parse_args(['demo', *shlex.split(text)]))
+    given = whole_parser().parse_args(['demo', *shlex.split(text)])
+    demo.checked(given.acts, given.robots, given.seed, given.plan)
 
 
 def check_make(words: tuple[str, ...]) -> None:

@@ -25,7 +25,7 @@ STAMPS = {
     'shared_memory/segments.py': 'the age of a file',
     'versions/incoming.py': 'the age of a folder',
     'tools/cli/verbs/versions.py': 'when a version was published',
-    'tools/learning/publish.py': 'when a version was published',
+    'tools/learning/steps.py': 'when a version was published',
     'ros/contract/service_bytes.py': 'the stamp of a service event',
     'tools/bags/recording/node.py': 'reception time, if the middleware has none',
     'tools/bags/recording/zenoh_recording.py': 'reception time, which Zenoh has not',
