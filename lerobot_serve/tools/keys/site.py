@@ -65,7 +65,8 @@ class KeyRecord(Record, frozen=True):
     direct: bool
     is_revoked: bool
     role: Annotated[KeyRole, Meta(description=f'one of {", ".join(KeyRole)}')]
-    name: str
+    # part of the name of a folder, which `revoke` removes
+    name: Annotated[str, Meta(pattern=r'^[\w.-]{1,64}\Z', description='letters, digits and ._-')]
     generation: Annotated[int, Meta(ge=1)]
 
     @property

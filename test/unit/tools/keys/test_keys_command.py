@@ -254,6 +254,7 @@ def test_list_shows_state_and_expiry(run, site):
         ('"is_revoked": false,', '', 'keys[0]: is_revoked is missing'),
         ('"hosts": .*,', '"hosts": "a",', 'keys[0]: hosts must be a list, each a text'),
         (r'"generation": 1', '"generation": 0', 'generation must be a whole number of at least 1'),
+        ('"robot_1"', '"a/../../home"', 'keys[0]: name must be letters, digits and ._-'),
         (r'\+00:00', '', 'keys[0]: expires must be a time with its offset to UTC'),
         ('"site": "lab"', '"site": "lab", "site": "lab"', "not JSON (duplicate 'site')"),
     ],
