@@ -9,16 +9,18 @@ messages, so the audit of a bag holds for the recorded part only. One thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isfinite
 from pathlib import Path
 
+from lerobot_serve.contract.cdr import CdrReader
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import EdgeState, ExecutedAction, RoutingDecision
 from lerobot_serve.contract.schema import Flag, Status
+from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.tools.bags.message import (
     BagMessage,
     CHUNK,
@@ -47,6 +49,8 @@ from lerobot_serve.trace.format.records import (
 )
 from lerobot_serve.trace.format.replay_field import chunk_range, repeated_rows
 
+ROBOT_FILE, TEXT_TYPE, ROBOT_FILE_LIMIT_BYTES = 'robot_file', 'std_msgs/msg/String', 1 << 20
+LimitsIn = Callable[[str], str]
 # messages of two topics may be recorded this much out of order
 SLACK_NS = 50_000_000
 STATUSES = {int(status): status.name.lower() for status in Status}
@@ -58,7 +62,7 @@ class BagRun(TraceRun):
     is_trace = False
     slack_ns = SLACK_NS
     no_age_reason = 'bags do not record max_action_age_s; pass --max-action-age'
-    no_limits_reason = 'bags do not record the limits; pass the robot file with --robot'
+    no_limits_reason = 'the bag has no robot file of this edge; pass it with --robot'
 
     def __init__(
         self, path: Path, number: int, *, role: str, node: str, parameters: Record
@@ -93,13 +97,22 @@ class BagTrace:
     """`runs` has the runs found so far. `read` raises BagError."""
 
     def __init__(
-        self, path: Path, *, max_action_age_s: float | None = None, limits: str = ''
+        self,
+        path: Path,
+        *,
+        max_action_age_s: float | None = None,
+        limits: str = '',
+        limits_in: LimitsIn | None = None,
     ) -> None:
         """
         `max_action_age_s` and `limits` replace the parameters of the edges, which a bag does not
-        record; `limits` has the format of the header of a trace. Raises BagError.
+        record; `limits` has the format of the header of a trace. Without it `limits_in` returns
+        those of a robot file in the bag, and raises RobotFileError. Raises BagError.
         """
-        self._bag = Bag(path)
+        self._bag, self._limits_in = Bag(path), None if limits else limits_in
+        # by the full name of the edge; and why a robot file has none
+        self._limits: dict[str, str] = {}
+        self._why_not: dict[str, str] = {}
         # a bag does not record the interpolation
         self._parameters: Record = {'interpolation_multiplier': None}
         if max_action_age_s is not None:
@@ -119,16 +132,36 @@ class BagTrace:
         latest_ns = 0
         for number, message in enumerate(self._bag.read(), 1):
             latest_ns = max(latest_ns, message.stamp_ns)
+            if self._limits_in and message.type == TEXT_TYPE:
+                self._read_robot_file(message, self._limits_in)
             for role, name, record in self._records_of(message):
                 run = self._runs.get((role, name))
                 if run is None or not run.continues(record, message.topic):
                     run = self._begin(role, name, first_number + len(self.runs))
                     yield Entry(latest_ns / 1e9, run, run.header(message.stamp_ns))
                 run.set_next(number, record, message.topic)
+                if isinstance(record, ExecutedRecord):
+                    self._add_limits(run, message.topic)
                 yield Entry(latest_ns / 1e9, run, record)
         for each in self.runs:
             # the recorder may have missed messages of an edge
             each.is_damaged = each.role == 'edge' or not self._bag.is_complete
+
+    def _read_robot_file(self, message: BagMessage, limits_in: LimitsIn) -> None:
+        node, _, name = message.topic.rpartition('/')
+        if name != ROBOT_FILE:
+            return
+        try:
+            text = CdrReader(message.data).string(ROBOT_FILE_LIMIT_BYTES, 'robot file')
+            self._limits[node] = limits_in(text)
+        except (Malformed, RobotFileError) as error:
+            self._why_not[node] = str(error)
+
+    def _add_limits(self, run: BagRun, topic: str) -> None:
+        node = topic.rpartition('/')[0]
+        if limits := self._limits.get(node):
+            run.header_parameters['limits'] = limits
+        run.no_limits_reason = self._why_not.get(node, run.no_limits_reason)
 
     def _begin(self, role: str, name: str, number: int) -> BagRun:
         run = BagRun(

@@ -48,7 +48,10 @@ def audit(
     if not bags and (max_action_age is not None or robot):
         raise ParameterError('--max-action-age and --robot are for bags; a trace records both')
     limits = limits_of(robot) if robot else ''
-    sources = [BagTrace(bag, max_action_age_s=max_action_age, limits=limits) for bag in bags]
+    sources = [
+        BagTrace(bag, max_action_age_s=max_action_age, limits=limits, limits_in=limits_in)
+        for bag in bags
+    ]
     with show_reading(paths) as on_bytes_read:
         found = run_audit(traces, show=show, sources=sources, on_bytes_read=on_bytes_read)
     return audit_report(found)
@@ -57,10 +60,22 @@ def audit(
 def limits_of(file: Path) -> str:
     """Return the limits of a robot file in the format of an edge with default parameters."""
     from lerobot_serve.edge.parameters import EdgeParameters
+    from lerobot_serve.edge.robot.file import load
     from lerobot_serve.edge.session_request import encode_robot_limits
-    from lerobot_serve.edge.wiring import load_robot
 
-    return encode_robot_limits(EdgeParameters(), load_robot(file)).decode()
+    return encode_robot_limits(EdgeParameters(), load(file)).decode()
+
+
+def limits_in(text: str) -> str:
+    """Return those of the text of a robot file in a bag. Raises RobotFileError."""
+    from lerobot_serve.edge.parameters import EdgeParameters
+    from lerobot_serve.edge.robot.file import parse
+    from lerobot_serve.edge.robot.file_format import parse_received_yaml
+    from lerobot_serve.edge.session_request import encode_robot_limits
+
+    place = 'the robot file in the bag'
+    robot = parse(parse_received_yaml(text, place), place)
+    return encode_robot_limits(EdgeParameters(), robot).decode()
 
 
 add_arguments, main = verb_of(audit)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.tools.audit_rig import drive
 from support.tools.bag_rig import write
+from support.tools.recorder_rig import text, TEXT_TYPE
 from support.tools.replay_rig import answered, as_messages, episodes
 
 from lerobot_serve.contract import records
@@ -119,6 +120,37 @@ def test_with_what_is_given_it_is(scene, tmp_path):
     found = scene.judge(tmp_path, max_action_age_s=0.5, limits=LIMITS)
     for check in ('age', 'position', 'step'):
         assert outcome(found, check) is CheckStatus.HOLDS_AS_RECORDED, check
+
+
+ROBOT_FILE = """
+name: arm
+fps: 100
+state:
+- {topic: joint_states, joints: [a, b], max_age_s: 0.5}
+actions:
+  a.pos: {joint: a, min: -1.0, max: 1.0, max_step: 0.5}
+  b.pos: {joint: b, min: -1.0, max: 1.0, max_step: 0.5}
+cameras: {}
+command: {topic: command, type: std_msgs/Float64MultiArray}
+"""
+
+
+def test_the_robot_file_in_the_bag_has_the_limits(scene, tmp_path):
+    place = '/robot_1/edge_controller/robot_file'
+    first = BagMessage(place, TEXT_TYPE, 1_000_001, text(ROBOT_FILE))
+    scene.messages.insert(0, first)
+    found = scene.judge(tmp_path, limits_in=verb.limits_in)
+    for check in ('position', 'step'):
+        assert outcome(found, check) is CheckStatus.HOLDS_AS_RECORDED, check
+    # beyond the limits of that file
+    scene.execute(control_step=11, commanded=np.array([0.2, 9.0]), cage_result=CLAMPED)
+    found = scene.judge(tmp_path / 'far', limits_in=verb.limits_in)
+    assert outcome(found, 'position') is CheckStatus.VIOLATED
+    # what is no robot file says so, and nothing is judged by it
+    scene.messages[0] = first._replace(data=text('actions: {}'))
+    found = scene.judge(tmp_path / 'none', limits_in=verb.limits_in)
+    assert outcome(found, 'position') is CheckStatus.NOT_JUDGED
+    assert 'the robot file in the bag: ' in why_not(found, 'position')
 
 
 @pytest.mark.parametrize(
