@@ -23,6 +23,7 @@ TOP = {file.name for file in REPOSITORY.iterdir()}
 QUESTIONS = [
     'Where is a request hedged?',
     'What stops a stale action?',
+    'Show a new field of a message',
     'Add a new codec',
     'Add a command type',
     'Add a policy kind',
@@ -90,7 +91,7 @@ def test_lines_outside_of_tables_have_at_most_100_characters(page):
 
 
 def steps(question: str) -> list[str]:
-    """Return the steps of one of the five paths, each as one line."""
+    """Return the steps of one of the six paths, each as one line."""
     section = text('CONTRIBUTING.md').partition(f'**{question}**')[2]
     section = re.split(r'^(?:\*\*|## )', section, maxsplit=1, flags=re.M)[0]
     return [' '.join(step.split()) for step in re.split(r'^\d+\. ', section, flags=re.M)[1:]]
