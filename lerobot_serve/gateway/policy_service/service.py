@@ -108,7 +108,9 @@ class PolicyService:
         except PredictionError as error:
             self._count(error)
             await abort(context, error)
-        await context.send_initial_metadata(NOTE)
+        # a stream that is cut while it is sent cannot be given its status: gRPC sends it once
+        with messages.working():
+            await context.send_initial_metadata(NOTE)
         self._streams[caller] += 1
         try:
             await self._answer_all(messages, context, Stream(caller))

@@ -18,6 +18,7 @@ from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import GIVES_WAY_S
 from lerobot_serve.gateway.grpc_server import bounded
 from lerobot_serve.gateway.grpc_server.calls import Calls, CallSettings
+from lerobot_serve.gateway.policy_service.service import PolicyService
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
 
@@ -68,6 +69,34 @@ async def test_a_stream_is_not_idle_while_its_observation_is_predicted():
         assert Action.FromString(await stream.read()).step_index == 3
         assert await code_of(stream) == 'UNAVAILABLE'
         await soon(lambda: not rig.gateway.callers)
+
+
+class WatchedContext:
+    """Notes whether the call rests while its first metadata are sent."""
+
+    def __init__(self, context: Any, call: Any, rested: list[bool]) -> None:
+        self._context, self._call, self._rested = context, call, rested
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def send_initial_metadata(self, note: Any) -> None:
+        self._rested.append(not self._call._working)
+        await self._context.send_initial_metadata(note)
+
+
+async def test_a_stream_is_not_cut_while_its_note_is_sent(monkeypatch):
+    rested: list[bool] = []
+    predict_stream = PolicyService.predict_stream
+
+    async def watched(service: PolicyService, messages: Any, context: Any) -> None:
+        seen = WatchedContext(context, messages._call, rested)
+        await predict_stream(service, messages, seen)
+
+    monkeypatch.setattr(PolicyService, 'predict_stream', watched)
+    async with policy_service_rig(idle_timeout_s=0.05) as rig:
+        assert await code_of(rig.stream(rig.channel())) == 'UNAVAILABLE'
+    assert rested == [False]
 
 
 async def nothing():
