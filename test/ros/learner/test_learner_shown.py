@@ -46,7 +46,7 @@ def test_a_learner_that_waits_is_heard_of_and_one_that_hangs_is_silent(learner_r
 
         found = shown(waits, 'its episode is shown')
         assert (found.node, found.phase) == (NODE, 'WAITING')
-        assert (found.episodes_new, found.episodes_wanted) == (1, 2)
+        assert (found.state.episodes_new, found.state.episodes_wanted) == (1, 2)
         # nothing changes, and it is heard of all the time
         count = len(rig.states)
         rig.wait(lambda: len(rig.states) >= count + 4, 'it publishes its state')
@@ -54,7 +54,7 @@ def test_a_learner_that_waits_is_heard_of_and_one_that_hangs_is_silent(learner_r
         halt(process)
         try:
             silent = shown(lambda each: each.is_silent, 'it is silent')
-            assert (silent.phase, silent.episodes_new) == ('WAITING', 1)
+            assert (silent.phase, silent.state.episodes_new) == ('WAITING', 1)
         finally:
             process.send_signal(signal.SIGCONT)
         shown(waits, 'it is heard of again')

@@ -7,13 +7,12 @@ SmolVLA with a language model of two layers and random weights.
 
 from __future__ import annotations
 
-from dataclasses import replace
 import json
 import math
 from pathlib import Path
 import threading
 
-import msgspec
+from msgspec import structs
 import numpy as np
 import pytest
 
@@ -68,7 +67,7 @@ def shipped(name: str = 'lerobot_act.yaml') -> CommandOptions:
         for key, word in zip(keys, options.command, strict=True)
     ]
     environment = {**options.environment, 'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREADS': '1'}
-    return msgspec.structs.replace(
+    return structs.replace(
         options, command=tuple(words), steps=STEPS, environment=environment
     )
 
@@ -78,7 +77,7 @@ def from_nothing(options: CommandOptions) -> CommandOptions:
     words = [word for word in options.command if not word.startswith('--policy.path')]
     sizes = [f'--policy.{name}={value}' for name, value in SIZES.items()]
     kind = ['--policy.type=act', '--policy.device=cpu', *sizes]
-    return msgspec.structs.replace(options, command=(*words, *kind))
+    return structs.replace(options, command=(*words, *kind))
 
 
 @pytest.fixture(scope='module')
@@ -97,13 +96,13 @@ def first_job(data, tmp_path_factory) -> TrainingJob:
         budget_s=300.0,
     )
     parent = first.train(job, lambda _: None, threading.Event())
-    return replace(job, parent=parent)
+    return structs.replace(job, parent=parent)
 
 
 @pytest.mark.parametrize('name', ['lerobot_act.yaml', 'torchrun.yaml', 'accelerate.yaml'])
 def test_an_act_is_continued_and_served(first_job, data, tmp_path, name):
     reports: list[Progress] = []
-    job = replace(first_job, output=tmp_path / 'second', work=tmp_path / 'work')
+    job = structs.replace(first_job, output=tmp_path / 'second', work=tmp_path / 'work')
     trainer = CommandTrainer(shipped(name))
     trainer.check(job.parent)
     folder = trainer.train(job, reports.append, threading.Event())
