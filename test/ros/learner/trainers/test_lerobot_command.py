@@ -67,9 +67,7 @@ def shipped(name: str = 'lerobot_act.yaml') -> CommandOptions:
         for key, word in zip(keys, options.command, strict=True)
     ]
     environment = {**options.environment, 'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREADS': '1'}
-    return structs.replace(
-        options, command=tuple(words), steps=STEPS, environment=environment
-    )
+    return structs.replace(options, command=tuple(words), steps=STEPS, environment=environment)
 
 
 def from_nothing(options: CommandOptions) -> CommandOptions:
