@@ -162,7 +162,12 @@ def refused(options: argparse.Namespace, error: Exception) -> int:
     print(without_controls(f'lerobot-serve {options.verb}: {error}'), file=sys.stderr)
     status: int = getattr(error, 'exit_status', 1)
     if getattr(options, 'json', False):
-        print(json_text({'error': str(error), 'exit_status': status}, indent=2))
+        try:
+            print(json_text({'error': str(error), 'exit_status': status}, indent=2))
+            flush_output()
+        except OSError:
+            # the sentence stands on standard error
+            end_output()
     return status
 
 

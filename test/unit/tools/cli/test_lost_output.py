@@ -10,6 +10,7 @@ import sys
 import pytest
 
 ROUTE = 'sys.exit(main(["route", "--split", "50", "ep_ü"]))'
+REFUSED = 'sys.exit(main(["route", "--split", "101", "--json", "ep"]))'
 # a command that is done, with a result to print
 DONE = """
 from argparse import Namespace
@@ -71,6 +72,14 @@ def test_a_verb_that_prints_ends_with_a_status_of_the_table(closed, full, buffer
     ended = run(ROUTE, full, **buffered)
     assert ended.returncode == 1
     assert ended.stderr == 'lerobot-serve route: [Errno 28] No space left on device\n'
+
+
+@pytest.mark.parametrize('buffered', [{}, {'PYTHONUNBUFFERED': '1'}])
+@pytest.mark.parametrize('output', ['closed', 'full'])
+def test_a_refusal_that_cannot_be_printed_as_json_is_said_once(request, output, buffered):
+    ended = run(REFUSED, request.getfixturevalue(output), **buffered)
+    assert ended.returncode == 2
+    assert ended.stderr == 'lerobot-serve route: --split must be in [0, 100], got 101\n'
 
 
 def test_a_name_that_the_terminal_cannot_show_is_printed_as_its_code():
