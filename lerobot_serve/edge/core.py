@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 import random
-import secrets
 
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.operator_control import OperatorControl
@@ -88,7 +87,7 @@ class EdgeCore:
             transport,
             encoder,
             ChunkMerger(self.queue, len(self.robot.actions), units=units),
-            RequestTracker(secrets.randbits(32)),
+            RequestTracker(self.inbox.client_id),
             status=self.status,
             clock=self.inbox.clock,
             listener=self.listener,

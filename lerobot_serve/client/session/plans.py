@@ -17,7 +17,6 @@ import time
 from lerobot_serve.client.errors import (
     AWAIT_EACH,
     ClientClosed,
-    QuotaUsedUp,
     ServerUnavailable,
     SessionRejected,
     Superseded,
@@ -200,14 +199,11 @@ class SessionPlans:
         except SessionLost as lost:
             self.state.end_session(str(lost))
             raise
-        except QuotaUsedUp:
-            self.state.on_not_admitted(turn.request)
-            raise
         return prediction_of(
             chunk,
             self.state.settings.action_names,
             (arrived_ns - sent_ns) / 1e6,
-            policy_changed=self.state.is_policy_changed(chunk.policy),
+            policy_changed=self.state.on_chunk(chunk.header, chunk.policy),
         )
 
     def _deadline_ns(self, timeout_s: float) -> int:
@@ -251,17 +247,17 @@ class SessionPlans:
         # its session may have taken seconds to open: the episode may have ended meanwhile
         self._check_turn(turn)
         try:
-            request, observation = self.state.next_observation(task, self._clock())
+            observation = self.state.next_observation(task, self._clock())
             raw = self._link.encode(observation)
         except Unencodable as error:
             raise WrongObservation(str(error), '') from None
         sent_ns = self._clock()
-        if self.turns.expect(turn, request):
+        if self.turns.expect(turn, observation.header):
             try:
                 self._link.send(raw)
             except ServerUnreachable:
                 turn.is_lost = True
-            self.state.on_sent(request)
+            self.state.on_sent()
         return sent_ns
 
     def _announce_episode(self, timeout_s: float) -> None:

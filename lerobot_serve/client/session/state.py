@@ -13,15 +13,14 @@ import numpy as np
 from lerobot_serve.client.errors import AWAIT_EACH, Superseded
 from lerobot_serve.client.results import NO_CAGE
 from lerobot_serve.client.session.inputs import ObservationHistory, Observed
-from lerobot_serve.client.session.turns import RequestId
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
-from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.records import CameraSpec, OpenSessionResponse, ResetEpisodeRequest
-from lerobot_serve.contract.schema import Codec, Flag, MsgType
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.session.numbers import SessionNumbers
 
 # why a request of an earlier episode is superseded
 EPISODE_ENDED = 'its episode ended'
@@ -59,14 +58,14 @@ class SessionState:
         # the request of the session that was requested last
         self.last_request: SessionRequest | None = None
         self._lock = threading.Lock()
-        self._epoch = secrets.randbits(32)
-        self._sequence = self._episode = 0
-        self._is_episode_start = True
-        # the first request of an episode
-        self._start: RequestId | None = None
-        self._task, self.episode_id = settings.task, self._default_episode_id()
+        self._numbers, self._task = SessionNumbers(settings.client_id), settings.task
+        self._numbers.begin_episode()
         self._history = ObservationHistory(1, 1)
         self._last_fingerprint = ''
+
+    @property
+    def episode_id(self) -> str:
+        return self._numbers.episode_id
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -92,8 +91,7 @@ class SessionState:
     def next_session_request(self, reply_topic: Callable[[int], str]) -> SessionRequest:
         """Return the request of another session."""
         with self._lock:
-            self._epoch = (self._epoch + 1) % 2**32
-            epoch, given = self._epoch, self.settings
+            epoch, given = self._numbers.next_session_epoch(), self.settings
             self.last_request = SessionRequest(
                 client_id=given.client_id,
                 instance=given.instance,
@@ -117,6 +115,7 @@ class SessionState:
         with self._lock:
             self.agreement, self.is_open, self.why_lost = agreement, True, ''
             self.sessions_opened += 1
+            self._numbers.begin_session(agreement.schema_version)
             steps, stride_steps = agreement.observation_steps, agreement.observation_stride_steps
             self._history = self._history.resized(max(1, steps), max(1, stride_steps))
 
@@ -127,26 +126,22 @@ class SessionState:
     def begin_episode(self, task: str | None, episode_id: str) -> str:
         """Begin the next episode; return its id."""
         with self._lock:
-            self._episode += 1
-            self._is_episode_start = True
             self._task = self.settings.task if task is None else task
             self._history.clear()
-            self.episode_id = episode_id or self._default_episode_id()
+            self._numbers.begin_episode(episode_id)
             return self.episode_id
 
     def reset_request(self) -> ResetEpisodeRequest:
         """Return the announcement of the present episode."""
         with self._lock:
-            return ResetEpisodeRequest(
-                self.settings.client_id, self._epoch, self._episode, self.episode_id
-            )
+            return self._numbers.reset_request()
 
     def observe(self, observed: Observed) -> None:
         """Add the observation of a control step."""
         with self._lock:
             self._history.add(observed)
 
-    def next_observation(self, task: str | None, now_ns: int) -> tuple[RequestId, Observation]:
+    def next_observation(self, task: str | None, now_ns: int) -> Observation:
         """Return a request of the newest observation. Raises Unencodable and Superseded."""
         with self._lock:
             assert self.agreement
@@ -154,19 +149,10 @@ class SessionState:
             if not rows:
                 # another thread began the next episode after this one had observed
                 raise Superseded(EPISODE_ENDED, AWAIT_EACH)
-            self._sequence += 1
-            header = Header(
-                seq=self._sequence,
-                client_mono_ns=now_ns,
-                session_epoch=self._epoch,
-                episode=self._episode,
-                schema_version=self.agreement.schema_version,
-                msg_type=MsgType.OBSERVATION,
-                flags=Flag.EPISODE_START if self._is_episode_start else Flag.NONE,
-            )
+            header = self._numbers.next_header(now_ns)
             task = self._task if task is None else task
             codec = Codec(self.agreement.codec)
-        observation = Observation(
+        return Observation(
             header,
             self.settings.client_id,
             episode_id,
@@ -174,24 +160,20 @@ class SessionState:
             images=self._images(rows, codec),
             task=task,
         )
-        return RequestId(header.session_epoch, header.episode, header.seq), observation
 
-    def on_sent(self, request: RequestId) -> None:
-        """Count a request; the next one of its episode is not the first."""
+    def on_sent(self) -> None:
+        """Count a request."""
         with self._lock:
             self.requests_sent += 1
-            if request.episode == self._episode and self._is_episode_start:
-                self._is_episode_start, self._start = False, request
 
-    def on_not_admitted(self, request: RequestId | None) -> None:
-        """A quota refused a request: the next one may still be the first of its episode."""
+    def on_chunk(self, header: Header, fingerprint: str) -> bool:
+        """
+        Note the policy of a chunk, and that the server knows the start of its episode; return
+        whether the chunk before was of another policy.
+        """
         with self._lock:
-            if request and request == self._start and request.episode == self._episode:
-                self._is_episode_start = True
-
-    def is_policy_changed(self, fingerprint: str) -> bool:
-        """Note the policy of a reply; return whether the one before was of another policy."""
-        with self._lock:
+            if not self._numbers.mismatch(header):
+                self._numbers.awaits_start = False
             before, self._last_fingerprint = self._last_fingerprint, fingerprint
         return bool(before) and before != fingerprint
 
@@ -202,8 +184,3 @@ class SessionState:
             for observed, steps_back in rows
             for name, frame in observed.frames.items()
         )
-
-    def _default_episode_id(self) -> str:
-        end = f'-{self._epoch:08x}-{self._episode:04d}'
-        name = self.settings.client_id.encode()[: ID_LIMIT - len(end)]
-        return name.decode(errors='ignore') + end

@@ -14,15 +14,10 @@ import threading
 
 from lerobot_serve.client.steps import Waker
 from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.session.numbers import LATE_CHUNK, mismatch
 
-
-@dataclass(frozen=True, slots=True)
-class RequestId:
-    """What the header of a reply must echo."""
-
-    session_epoch: int
-    episode: int
-    sequence: int
+# the name of LATE_CHUNK in the counts of a session
+LATE_REPLY = 'late_reply'
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +27,7 @@ class Turn:
 
     may_send    it is the one in flight
     superseded  why it ended without a reply, empty while it may have one
-    request     what was sent, None before
+    request     the header of what was sent, None before
     reply       the bytes of the reply and when they arrived
     is_lost     the server went away after the request was sent
     """
@@ -40,7 +35,7 @@ class Turn:
     signal: Waker
     may_send: bool = False
     superseded: str = ''
-    request: RequestId | None = None
+    request: Header | None = None
     reply: tuple[bytes, int] | None = None
     is_lost: bool = False
 
@@ -67,7 +62,7 @@ class RequestTurns:
                 self._waiting = turn
         return turn
 
-    def expect(self, turn: Turn, request: RequestId) -> bool:
+    def expect(self, turn: Turn, request: Header) -> bool:
         """Await the reply to a request; False for a turn that was superseded meanwhile."""
         with self._lock:
             turn.request, turn.reply, turn.is_lost = request, None, False
@@ -88,12 +83,16 @@ class RequestTurns:
         """Deposit a reply; one that nobody waits for is counted."""
         with self._lock:
             turn = self._in_flight
-            reason = _mismatch(turn.request if turn else None, header)
+            request = turn.request if turn else None
+            reason = LATE_CHUNK
+            if request:
+                sent = request.session_epoch, request.episode, request.seq
+                reason = mismatch(sent, header)
             if turn and not reason and turn.reply is None and not turn.superseded:
                 turn.reply = raw, arrived_ns
                 turn.signal.set()
             else:
-                self.dropped[reason or 'late_reply'] += 1
+                self.dropped[LATE_REPLY if reason in ('', LATE_CHUNK) else reason] += 1
 
     def drop(self, reason: str) -> None:
         """Count a message that is no reply."""
@@ -129,14 +128,3 @@ class RequestTurns:
         self.superseded += not turn.superseded
         turn.superseded = turn.superseded or reason
         turn.signal.set()
-
-
-def _mismatch(request: RequestId | None, header: Header) -> str:
-    """Return why a header is not that of the reply to a request; empty if it is."""
-    if request is None:
-        return 'late_reply'
-    if header.session_epoch != request.session_epoch:
-        return 'stale_epoch'
-    if header.episode != request.episode:
-        return 'stale_episode'
-    return '' if header.seq == request.sequence else 'late_reply'

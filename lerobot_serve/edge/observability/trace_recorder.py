@@ -113,7 +113,10 @@ class EdgeTraceRecorder(EdgeListener):
     def ended(self, end: RequestEnd) -> None:
         request, chunk = end.request, end.chunk
         ids = RecordIds(
-            self._robot.client_id, request.session_epoch, request.seq, request.episode_id
+            self._robot.client_id,
+            request.header.session_epoch,
+            request.header.seq,
+            request.episode_id,
         )
         sent = self._take(ids)
         fields = sent.fields if sent else {}
@@ -127,7 +130,7 @@ class EdgeTraceRecorder(EdgeListener):
             *ids.fields(),
             status=enum_name(end.status),
             reason=end.reason,
-            episode=request.episode,
+            episode=request.header.episode,
             later=self._pictures(sent.images) if sent and sent.images else None,
             **fields,
         )

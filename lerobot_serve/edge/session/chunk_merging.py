@@ -116,9 +116,9 @@ def replaces_queue(chunk: Chunk, pending: PendingRequest, settings: RequestSetti
 
 def _source(chunk: Chunk, pending: PendingRequest) -> ChunkSource:
     return ChunkSource(
-        seq=pending.seq,
-        session_epoch=pending.session_epoch,
-        episode=pending.episode,
+        seq=pending.header.seq,
+        session_epoch=pending.header.session_epoch,
+        episode=pending.header.episode,
         episode_id=pending.episode_id,
         captured_ns=pending.captured_ns,
         slot=chunk.slot,

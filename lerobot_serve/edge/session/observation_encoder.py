@@ -14,11 +14,9 @@ import numpy as np
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.contract.data_path import execution_report as wire_executed
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
-from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.records import CameraSpec
-from lerobot_serve.contract.schema import Flag, MsgType
 from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
 from lerobot_serve.edge.queue.action_queue import Leftover
 from lerobot_serve.edge.robot.units import executed_for_policy, SAME_UNITS, UnitConversions
@@ -56,11 +54,9 @@ class ObservationEncoder:
         self.client_id = client_id
         self._history, self._observations = history, observations
         self._executed, self._units = executed, units
-        self._schema_version = 0
 
     def begin_session(self, agreement: SessionAgreement) -> None:
         """Encode as this session requires."""
-        self._schema_version = agreement.schema_version
         self._history.require(agreement.observation_steps, agreement.observation_stride_steps)
         self._observations.begin_session(agreement.cameras)
 
@@ -83,24 +79,14 @@ class ObservationEncoder:
         prefix: Leftover,
         *,
         task: str,
-        flags: Flag,
         delay_steps: int,
         playable_s: float,
     ) -> Observation:
         """Return the observation of a request."""
         state, images = inputs
-        header = Header(
-            seq=pending.seq,
-            client_mono_ns=pending.sent_ns,
-            session_epoch=pending.session_epoch,
-            episode=pending.episode,
-            schema_version=self._schema_version,
-            msg_type=MsgType.OBSERVATION,
-            flags=flags,
-        )
         report = executed_for_policy(self._executed(), self._units)
         return Observation(
-            header,
+            pending.header,
             client_id=self.client_id,
             episode_id=pending.episode_id,
             state=state,

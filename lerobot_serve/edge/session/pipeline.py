@@ -19,7 +19,6 @@ from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.errors import Malformed, Unencodable
-from lerobot_serve.contract.names import default_episode_id
 from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.latest import InputsNotReady
@@ -132,9 +131,6 @@ class RequestPipeline:
         self.reply_stats = ReplyStats()
         # why a message since the last request could not be read
         self.unreadable = ''
-        self._episodes = 0
-        # the server has not received the start of the episode yet
-        self._is_episode_start = True
 
     @property
     def in_flight(self) -> PendingRequest | None:
@@ -157,7 +153,7 @@ class RequestPipeline:
         """Start the session requested last; replies of earlier sessions are discarded."""
         self.status.server = server
         self._end_request('session_lost')
-        self._tracker.begin_session()
+        self._tracker.begin_session(agreement.schema_version)
         self._encoder.begin_session(agreement)
         self._merger.begin_session(server, agreement)
         self.reply_stats.begin_session()
@@ -172,20 +168,15 @@ class RequestPipeline:
         # what was requested since the requester has ended the episode before
         self._merger.clear(ends_episode=False)
         self._encoder.begin_episode()
-        self._tracker.new_episode()
-        self._is_episode_start = True
         self.set_episode(episode)
         if notify_server:
             epoch, number = self._tracker.session_epoch, self._tracker.episode
             self._transport.reset_episode(epoch, number, self.status.episode_id)
 
     def set_episode(self, episode: EpisodeRequest) -> None:
-        """Set task and id of the episode."""
-        self._episodes += 1
-        self.status.task = episode.task
-        self.status.episode_id = episode.episode_id or default_episode_id(
-            self._encoder.client_id, self._tracker.session_epoch, self._episodes
-        )
+        """Set task and id of the next episode."""
+        self._tracker.begin_episode(episode.episode_id)
+        self.status.task, self.status.episode_id = episode.task, self._tracker.episode_id
 
     def mark_overdue(self) -> None:
         """Mark the request overdue; a reply before the next request still counts."""
@@ -245,7 +236,6 @@ class RequestPipeline:
             # actions are as old as the current observation; the history is older on purpose
             captured_ns=steps[-1].snapshot.captured_ns,
             mark=prefix.mark,
-            episode_id=self.status.episode_id,
             continues_prefix=self._merger.continues_prefix(settings, prefix),
         )
         observation = self._encoder.observation(
@@ -253,7 +243,6 @@ class RequestPipeline:
             inputs,
             prefix,
             task=self.status.task,
-            flags=Flag.EPISODE_START if self._is_episode_start else Flag.NONE,
             delay_steps=self._merger.delay_steps(now_ns, settings),
             playable_s=self._merger.playable_s(now_ns, settings),
         )
@@ -308,8 +297,7 @@ class RequestPipeline:
             return ProcessedReply(result, failure, wait_s), error.reason, text
         if not is_merged:
             return ProcessedReply(ReplyResult.DROPPED), ABANDONED, 'rejected_chunk'
-        # the server has received the start of the episode
-        self._is_episode_start = False
+        self._tracker.awaits_start = False
         round_trip_s = (arrived_ns - pending.sent_ns) / 1e9
         self.status.on_chunk_merged(chunk, round_trip_ms=1e3 * round_trip_s)
         self.reply_stats.add(

@@ -2,9 +2,9 @@
 """
 Tracks the request in flight and matches replies to it.
 
-A reply matches if it has the latest outstanding seq of the current epoch and episode; all others
-are dropped with a reason. An overdue request stays the latest until the next one is sent: a reply
-in between still counts. Owned by the request thread.
+Only the reply to the latest outstanding request matches; all others are dropped with a reason. An
+overdue request stays the latest until the next one is sent: a reply in between still counts. Owned
+by the request thread.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.edge.queue.action_queue import QueueMark
+from lerobot_serve.session.numbers import LATE_CHUNK, SessionNumbers, STALE_EPISODE
 
 # status of a request's end, unless the server's status applies
 OK, TIMED_OUT, ABANDONED = 'ok', 'timed_out', 'abandoned'
 # of replies in this session to requests that have ended
-STALE_EPISODE, LATE_CHUNK = TOO_LATE_REASONS = 'stale_episode', 'late_chunk'
+TOO_LATE_REASONS = STALE_EPISODE, LATE_CHUNK
 
 
 class ReplyDropped(Exception):
@@ -33,17 +34,18 @@ class ReplyDropped(Exception):
 class PendingRequest:
     """The data of a request that its reply needs; its actions count from `marked_ns`."""
 
-    seq: int
-    sent_ns: int
+    header: Header
     # when `mark` was taken: before the frames were encoded
     marked_ns: int
     captured_ns: int
     mark: QueueMark
-    session_epoch: int
-    episode: int
     episode_id: str
     # whether the chunk continues the queue, so that it may replace it
     continues_prefix: bool = False
+
+    @property
+    def sent_ns(self) -> int:
+        return self.header.client_mono_ns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,31 +66,12 @@ class RequestEnd:
     chunk_bytes: int | None = None
 
 
-class RequestTracker:
-    """Numbers sessions, episodes and requests, and matches replies."""
+class RequestTracker(SessionNumbers):
+    """The numbers of a robot's requests, with the one in flight."""
 
-    def __init__(self, session_epoch: int) -> None:
-        self.session_epoch = session_epoch
-        # requested last; `session_epoch` is that of the open session
-        self._requested_epoch = session_epoch
-        self.episode = 0
-        self.in_flight: PendingRequest | None = None
-        # whether the latest request was past its deadline
-        self.is_overdue = False
-        self._seq = 0
-
-    def next_session_epoch(self) -> int:
-        """
-        Return the epoch of the next session to request.
-
-        Until it is open, the reply to the request in flight still matches.
-        """
-        self._requested_epoch = (self._requested_epoch + 1) % 2**32
-        return self._requested_epoch
-
-    def begin_session(self) -> None:
-        """Start the session requested last; replies of earlier sessions no longer match."""
-        self.session_epoch, self.episode, self._seq = self._requested_epoch, 0, 0
+    in_flight: PendingRequest | None = None
+    # whether the latest request was past its deadline
+    is_overdue = False
 
     def track(
         self,
@@ -97,39 +80,28 @@ class RequestTracker:
         marked_ns: int,
         captured_ns: int,
         mark: QueueMark,
-        episode_id: str,
         continues_prefix: bool = False,
     ) -> PendingRequest:
         """Track a new request. Raises RuntimeError while another one is in flight."""
         if self.in_flight:
-            raise RuntimeError(f'request {self.in_flight.seq} is still in flight')
-        self._seq += 1
+            raise RuntimeError(f'request {self.in_flight.header.seq} is still in flight')
         self.in_flight = PendingRequest(
-            self._seq,
-            sent_ns,
+            self.next_header(sent_ns),
             marked_ns,
             captured_ns,
             mark,
-            session_epoch=self.session_epoch,
-            episode=self.episode,
-            episode_id=episode_id,
+            episode_id=self.episode_id,
             continues_prefix=continues_prefix,
         )
         self.is_overdue = False
         return self.in_flight
 
     def match_reply(self, header: Header) -> PendingRequest:
-        """
-        Return the request that this reply matches and release it. Raises ReplyDropped.
-        """
-        if header.session_epoch != self.session_epoch:
-            raise ReplyDropped('stale_epoch')
-        if header.episode != self.episode:
-            raise ReplyDropped(STALE_EPISODE)
-        request = self.in_flight
-        if request is None or header.seq != request.seq:
-            raise ReplyDropped(LATE_CHUNK)
-        self.release()
+        """Return the request that this reply matches and release it. Raises ReplyDropped."""
+        request, reason = self.in_flight, self.mismatch(header)
+        if reason or request is None:
+            raise ReplyDropped(reason or LATE_CHUNK)
+        self.in_flight = None
         return request
 
     def release(self) -> PendingRequest | None:
@@ -140,9 +112,3 @@ class RequestTracker:
     def mark_overdue(self) -> None:
         """Mark the request in flight overdue; a late reply still matches."""
         self.is_overdue = True
-
-    def new_episode(self) -> int:
-        """Begin the next episode and return its number."""
-        self.release()
-        self.episode += 1
-        return self.episode

@@ -18,7 +18,7 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Unencodable
-from lerobot_serve.contract.records import OpenSessionResponse
+from lerobot_serve.contract.records import OpenSessionResponse, ResetEpisodeRequest
 from lerobot_serve.gateway.callers.mailbox import SUPERSEDED
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -27,7 +27,6 @@ from lerobot_serve.gateway.callers.predictions import (
     Status,
 )
 from lerobot_serve.gateway.router.image_encoding import ImageEncoder
-from lerobot_serve.gateway.router.numbering import Numbering
 from lerobot_serve.gateway.router.outcomes import prediction_of, SessionLost, unavailable
 from lerobot_serve.gateway.upstream import (
     check_request,
@@ -35,6 +34,7 @@ from lerobot_serve.gateway.upstream import (
     PolicyContract,
     SessionTerms,
 )
+from lerobot_serve.session.numbers import SessionNumbers
 
 # consecutive requests without a reply after which the session is opened again
 MAX_UNANSWERED = 2
@@ -55,7 +55,7 @@ class SessionHost(Protocol):
 
     def send(self, raw: bytes) -> None: ...
 
-    def announce(self, numbering: Numbering) -> None: ...
+    def announce(self, episode: ResetEpisodeRequest) -> None: ...
 
     def forget(self, session: RouterSession) -> None: ...
 
@@ -88,7 +88,7 @@ class RouterSession:
     ) -> None:
         self.client_id, self._host, self._clock_ns = client_id, host, clock_ns
         self._terms = terms
-        self._numbering = Numbering(client_id)
+        self._numbers = SessionNumbers(client_id)
         self._contract: PolicyContract | None = None
         self._reply: asyncio.Future[Chunk] | None = None
         self._is_open, self._is_closed = False, False
@@ -110,9 +110,9 @@ class RouterSession:
         """Open the session, or open it again. Raises PredictionError."""
         if self._is_closed:
             raise unavailable('the session has ended; send the request again to open it')
-        epoch = self._numbering.next_epoch()
+        epoch = self._numbers.next_session_epoch()
         reply, self._contract = await self._host.open_session(self.client_id, epoch, self._terms)
-        self._numbering.begin_session(reply.schema_version)
+        self._numbers.begin_session(reply.schema_version)
         self._is_open, self._unanswered = True, 0
 
     async def predict(self, request: PredictionRequest) -> Prediction:
@@ -149,8 +149,8 @@ class RouterSession:
         self._host.send(raw)
         chunk = await self._reply
         self._unanswered = 0
-        prediction = prediction_of(chunk, self.contract, self._numbering.episode_id)
-        self._numbering.is_episode_start = False
+        prediction = prediction_of(chunk, self.contract, self._numbers.episode_id)
+        self._numbers.awaits_start = False
         self._last_chunk.begin(
             len(prediction.actions), self.contract.control_hz, self._clock_ns() / 1e9
         )
@@ -160,14 +160,13 @@ class RouterSession:
         """Return the bytes of the next request. Raises PredictionError."""
         try:
             images = await self._host.images.encode(request.images, self.contract)
-            if self._numbering.begin_request(request):
-                self._host.announce(self._numbering)
+            self._begin_episode(request)
             now_ns = self._clock_ns()
             return wire_observation.encode(
                 Observation(
-                    self._numbering.header(now_ns),
+                    self._numbers.next_header(now_ns),
                     client_id=self.client_id,
-                    episode_id=self._numbering.episode_id,
+                    episode_id=self._numbers.episode_id,
                     state=request.state[None, :],
                     images=images,
                     task=request.task,
@@ -178,12 +177,23 @@ class RouterSession:
         except Unencodable as error:
             raise PredictionError(Status.INVALID, str(error)) from None
 
+    def _begin_episode(self, request: PredictionRequest) -> None:
+        """Begin the episode of a request unless it is the present one."""
+        numbers = self._numbers
+        is_other = request.episode_id not in ('', numbers.episode_id)
+        if numbers.episode_id and not (request.episode_start or is_other):
+            return
+        numbers.begin_episode(request.episode_id)
+        # the first request of a session announces its episode itself
+        if numbers.seq:
+            self._host.announce(numbers.reset_request())
+
     # from the upstream
 
     def on_chunk(self, chunk: Chunk) -> None:
         """Process a reply to this caller."""
         reply = self._reply
-        if reply and not reply.done() and self._numbering.is_answered_by(chunk.header):
+        if reply and not reply.done() and not self._numbers.mismatch(chunk.header):
             reply.set_result(chunk)
         else:
             self._host.count_dropped('late_chunk')
@@ -201,4 +211,4 @@ class RouterSession:
         self._is_closed = True
         self.on_lost(unavailable('the session has ended; send the request again to open it'))
         self._host.forget(self)
-        await self._host.close_session(self.client_id, self._numbering.session_epoch)
+        await self._host.close_session(self.client_id, self._numbers.session_epoch)

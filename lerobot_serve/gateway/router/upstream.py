@@ -32,7 +32,6 @@ from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Log
 from lerobot_serve.gateway.router.availability import Availability
 from lerobot_serve.gateway.router.image_encoding import ImageEncoder, ImageSettings
-from lerobot_serve.gateway.router.numbering import Numbering
 from lerobot_serve.gateway.router.outcomes import refusal_error, SessionLost, unavailable
 from lerobot_serve.gateway.router.policy_contract import contract_of_session, request_on_terms
 from lerobot_serve.gateway.router.server_link import (
@@ -189,13 +188,10 @@ class RouterUpstream:
             raise unavailable(f'{self.problem}; retry later')
         self._link.send(raw)
 
-    def announce(self, numbering: Numbering) -> None:
+    def announce(self, episode: ResetEpisodeRequest) -> None:
         """Announce an episode; its first request says so too."""
-        request = ResetEpisodeRequest(
-            numbering.client_id, numbering.session_epoch, numbering.episode, numbering.episode_id
-        )
         self._link.announce(
-            request, partial(self._deposit, self._log_refused_reset, request.client_id)
+            episode, partial(self._deposit, self._log_refused_reset, episode.client_id)
         )
 
     def _log_refused_reset(self, client_id: str, text: str) -> None:

@@ -84,7 +84,7 @@ class Bench:
             self.transport,
             self.encoder,
             self.merger,
-            RequestTracker(2**32 - 1),
+            RequestTracker(client_id, 2**32 - 1),
             status=SessionStatus(),
             clock=self.clock,
             listener=listener,

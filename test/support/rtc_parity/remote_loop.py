@@ -107,7 +107,7 @@ class RemoteLoop:
             self._wire,
             encoder,
             ChunkMerger(self._queue, len(JOINTS), latency=latency),
-            RequestTracker(number),
+            RequestTracker(CLIENT, number),
             status=SessionStatus(),
             clock=lambda: self._now_ns,
             listener=EdgeListener(),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.client.session.turns import RequestId, RequestTurns, Turn
+from lerobot_serve.client.session.turns import RequestTurns, Turn
 from lerobot_serve.client.steps import Blocking, Pause, run_plan
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.schema import MsgType
@@ -17,12 +17,6 @@ from lerobot_serve.contract.schema import MsgType
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(['enter', 'send', 'reply', 'leave', 'end']), st.integers(0, 9))
 )
-
-
-def header(request: RequestId) -> Header:
-    return Header(
-        request.sequence, 0, request.session_epoch, request.episode, 1, int(MsgType.CHUNK)
-    )
 
 
 @given(ACTIONS)
@@ -41,13 +35,13 @@ def test_one_may_send_one_waits_and_each_reply_is_taken_or_counted(actions):
             turns.leave(turn)
             here.remove(turn)
         elif action == 'send' and turn.may_send:
-            request = RequestId(1, 0, sequence)
+            request = Header(sequence, 0, 1, 0, 1, MsgType.OBSERVATION)
             if turns.expect(turn, request):
                 sent.append(request)
         elif action == 'reply' and sent:
             request = sent.pop(index % len(sent))
             before = sum(each.reply is not None for each in here)
-            turns.on_reply(header(request), b'', 0)
+            turns.on_reply(request.for_reply(0), b'', 0)
             replies += 1
             taken += sum(each.reply is not None for each in here) - before
         active = [each for each in here if not each.superseded]

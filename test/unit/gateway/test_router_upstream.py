@@ -156,7 +156,7 @@ async def test_numbers_rise_and_an_episode_is_announced_and_flagged_once():
             await session.predict(request(**changes))
         sent = rig.link.requests
         assert [each.header.seq for each in sent] == [1, 2, 3, 4, 5]
-        assert [each.header.episode for each in sent] == [0, 0, 1, 1, 2]
+        assert [each.header.episode for each in sent] == [1, 1, 2, 2, 3]
         assert [bool(each.header.flags & Flag.EPISODE_START) for each in sent] == [
             *(True, False, True, False, True)
         ]
@@ -165,8 +165,8 @@ async def test_numbers_rise_and_an_episode_is_announced_and_flagged_once():
         assert len({first, named, last}) == 3
         epoch = sent[0].header.session_epoch
         assert rig.link.announced == [
-            (ONE.client_id, epoch, 1, 'x'),
-            (ONE.client_id, epoch, 2, last),
+            (ONE.client_id, epoch, 2, 'x'),
+            (ONE.client_id, epoch, 3, last),
         ]
 
 

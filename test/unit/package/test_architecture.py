@@ -36,6 +36,7 @@ ALLOWED = {
     'versions': {'errors', 'atomic_file', 'access', 'files'},
     'experience': {'atomic_file', 'versions', 'contract', 'files'},
     'cage': {'arrays'},
+    'session': {'contract'},
     'peer_formats': {'arrays'},
     'policies': {
         *('arrays', 'child_process', 'contract', 'peer_formats', 'private_file', 'requirements'),
@@ -45,11 +46,11 @@ ALLOWED = {
     'telemetry': {'parameters', 'zenoh'},
     'zenoh': {'contract', 'parameters', 'errors', 'private_file'},
     # plain Python without ROS, installed alone
-    'client': {'arrays', 'contract', 'errors', 'access', 'zenoh'},
+    'client': {'arrays', 'contract', 'errors', 'access', 'session', 'zenoh'},
     'server': {*GROUND, 'policies', 'quotas', 'versions', 'zenoh'},
-    'edge': {*GROUND, 'cage', 'zenoh'},
+    'edge': {*GROUND, 'cage', 'session', 'zenoh'},
     'router': {*GROUND, 'cage', 'quotas', 'requirements', 'zenoh'},
-    'gateway': {*GROUND, 'peer_formats', 'access', 'requirements', 'zenoh'},
+    'gateway': {*GROUND, 'peer_formats', 'access', 'requirements', 'session', 'zenoh'},
     'sim': {'arrays', 'contract', 'parameters', 'errors'},
     'learner': {*GROUND, 'experience', 'policies', 'requirements', 'versions'},
     'ros': {

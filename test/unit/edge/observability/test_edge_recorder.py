@@ -343,10 +343,10 @@ class World:
         if fails == 'inputs':
             self.bench.observations.errors.append(Malformed('wrong_shape', 'bad'))
         self.bench.executed = BAD_RUNS if fails == 'encoding' else ExecutionReport()
-        before = pipeline._tracker._seq
+        before = pipeline._tracker.seq
         pipeline.send_request(self.bench.settings)
-        if pipeline._tracker._seq > before:
-            self.numbers.append((pipeline._tracker.session_epoch, pipeline._tracker._seq))
+        if pipeline._tracker.seq > before:
+            self.numbers.append((pipeline._tracker.session_epoch, pipeline._tracker.seq))
 
     def hear(self, back: int, kind: str) -> None:
         """Let an answer to one of the last requests arrive."""

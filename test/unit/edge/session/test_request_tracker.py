@@ -18,8 +18,12 @@ EPOCH = 7
 MARK = QueueMark(epoch=2, rows_taken=3)
 
 
+def tracker_of(epoch: int) -> RequestTracker:
+    return RequestTracker('robot', epoch)
+
+
 def begin(tracker: RequestTracker) -> PendingRequest:
-    return tracker.track(sent_ns=10, marked_ns=8, captured_ns=5, mark=MARK, episode_id='fold-1')
+    return tracker.track(sent_ns=10, marked_ns=8, captured_ns=5, mark=MARK)
 
 
 def header(tracker: RequestTracker, seq: int) -> Header:
@@ -40,22 +44,23 @@ def dropped(tracker: RequestTracker, answer: Header) -> str:
 
 
 def test_the_answer_gives_back_what_was_noted():
-    tracker = RequestTracker(EPOCH)
+    tracker = tracker_of(EPOCH)
     pending = begin(tracker)
-    assert pending == PendingRequest(1, 10, 8, 5, MARK, EPOCH, 0, 'fold-1')
+    assert (pending.header.seq, pending.sent_ns, pending.captured_ns) == (1, 10, 5)
+    assert (pending.mark, pending.episode_id) == (MARK, '')
     assert tracker.match_reply(header(tracker, 1)) == pending
     assert tracker.in_flight is None
 
 
 def test_requests_are_numbered_one_by_one():
-    tracker = RequestTracker(EPOCH)
+    tracker = tracker_of(EPOCH)
     for seq in (1, 2, 3):
-        assert begin(tracker).seq == seq
+        assert begin(tracker).header.seq == seq
         tracker.match_reply(header(tracker, seq))
 
 
 def test_a_second_request_in_flight_is_a_mistake():
-    tracker = RequestTracker(EPOCH)
+    tracker = tracker_of(EPOCH)
     begin(tracker)
     before = content(tracker)
     with pytest.raises(RuntimeError, match='request 1 is still in flight'):
@@ -74,50 +79,51 @@ def test_a_second_request_in_flight_is_a_mistake():
     ],
 )
 def test_an_answer_to_something_else_is_dropped_with_its_reason(changes, reason):
-    tracker = RequestTracker(EPOCH)
+    tracker = tracker_of(EPOCH)
     begin(tracker)
     assert dropped(tracker, replace(header(tracker, 1), **changes)) == reason
-    assert tracker.match_reply(header(tracker, 1)).seq == 1
+    assert tracker.match_reply(header(tracker, 1)).header.seq == 1
 
 
 def test_the_same_answer_twice_counts_once():
-    tracker = RequestTracker(EPOCH)
+    tracker = tracker_of(EPOCH)
     begin(tracker)
     tracker.match_reply(header(tracker, 1))
     assert dropped(tracker, header(tracker, 1)) == 'late_chunk'
 
 
 def test_an_answer_after_giving_up_is_late():
-    tracker = RequestTracker(EPOCH)
+    tracker = tracker_of(EPOCH)
     begin(tracker)
     tracker.release()
     assert dropped(tracker, header(tracker, 1)) == 'late_chunk'
     begin(tracker)
     assert dropped(tracker, header(tracker, 1)) == 'late_chunk'
-    assert tracker.match_reply(header(tracker, 2)).seq == 2
+    assert tracker.match_reply(header(tracker, 2)).header.seq == 2
 
 
 def test_a_new_episode_takes_no_answer_of_the_old_one():
-    tracker = RequestTracker(EPOCH)
+    tracker = tracker_of(EPOCH)
     begin(tracker)
     old = header(tracker, 1)
-    assert tracker.new_episode() == 1
+    tracker.release()
+    tracker.begin_episode()
     assert dropped(tracker, old) == 'stale_episode'
-    assert begin(tracker).seq == 2
+    assert begin(tracker).header.seq == 2
     assert dropped(tracker, old) == 'stale_episode'
-    assert tracker.match_reply(header(tracker, 2)).seq == 2
+    assert tracker.match_reply(header(tracker, 2)).header.seq == 2
 
 
 @pytest.mark.parametrize(('epoch', 'following'), [(7, 8), (2**31 - 1, 2**31), (2**32 - 1, 0)])
 def test_a_new_session_counts_from_the_start(epoch, following):
-    tracker = RequestTracker(epoch)
-    tracker.new_episode()
-    tracker.match_reply(header(tracker, begin(tracker).seq))
+    tracker = tracker_of(epoch)
+    tracker.begin_episode()
+    tracker.match_reply(header(tracker, begin(tracker).header.seq))
     assert tracker.next_session_epoch() == following
     assert (tracker.session_epoch, tracker.episode) == (epoch, 1)
-    tracker.begin_session()
+    tracker.begin_session(1)
     assert (tracker.session_epoch, tracker.episode) == (following, 0)
-    assert begin(tracker).seq == 1
+    assert begin(tracker).header.seq == 1
 
 
 answers = st.builds(
@@ -134,21 +140,22 @@ events = st.lists(st.sampled_from(['begin', 'give up', 'episode']) | answers, ma
 
 @given(events)
 def test_only_the_latest_outstanding_request_is_ever_answered(script):
-    tracker, outstanding, accepted = RequestTracker(EPOCH), None, []
+    tracker, outstanding, accepted = tracker_of(EPOCH), None, []
     for event in script:
         if isinstance(event, Header):
             counts = outstanding == (event.session_epoch, event.episode, event.seq)
             if counts:
-                accepted.append(tracker.match_reply(event).seq)
+                accepted.append(tracker.match_reply(event).header.seq)
                 outstanding = None
             else:
                 dropped(tracker, event)
         elif event == 'begin' and outstanding is None:
-            outstanding = (EPOCH, tracker.episode, begin(tracker).seq)
+            outstanding = (EPOCH, tracker.episode, begin(tracker).header.seq)
         elif event == 'give up':
             tracker.release()
             outstanding = None
         elif event == 'episode':
-            tracker.new_episode()
+            tracker.release()
+            tracker.begin_episode()
             outstanding = None
     assert accepted == sorted(set(accepted))

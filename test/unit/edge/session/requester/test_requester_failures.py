@@ -249,7 +249,7 @@ def test_a_request_that_breaks_the_contract_is_counted_and_not_in_flight():
     assert bench.drops == {'unencodable': 1}
     assert '5000 bytes' in bench.pipeline.status.waiting_for
     bench.pipeline.status.task = ''
-    assert bench.pipeline.send_request(bench.settings).seq == 2
+    assert bench.pipeline.send_request(bench.settings).header.seq == 2
     assert bench.request().header.flags == Flag.EPISODE_START
 
 
