@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bag that was recorded beside the demo is read as it was when it was recorded."""
+"""Bags that were recorded beside the acts of the demo are read as when they were recorded."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from lerobot_serve.contract.codec import encode
 from lerobot_serve.tools.bags.reader import Bag
 
 
+# of the serving acts, and of the learning ones: corrections of a person, and pictures
+both_bags = pytest.mark.parametrize('name', ['demo', 'learning'])
+
+
 @pytest.mark.golden
-def test_each_message_of_the_demo_is_read_as_before(golden: Golden):
-    bag, raw, shown = Bag(FOLDER / 'bags' / 'demo'), defaultdict(list), []
+@both_bags
+def test_each_message_of_the_demo_is_read_as_before(golden: Golden, name: str):
+    bag, raw, shown = Bag(FOLDER / 'bags' / name), defaultdict(list), []
     for message in bag.read():
         raw[message.topic].append(message)
     for topic, messages in sorted(raw.items()):
@@ -25,11 +30,12 @@ def test_each_message_of_the_demo_is_read_as_before(golden: Golden):
         digest = hashlib.sha256('\n'.join(texts).encode()).hexdigest()[:16]
         shown += [f'{topic}: {len(messages)} messages, {messages[0].type}, {digest}', *texts[-1:]]
     assert bag.is_complete
-    golden.holds('bags/demo.txt', '\n'.join(shown) + '\n')
+    golden.holds(f'bags/{name}.txt', '\n'.join(shown) + '\n')
 
 
-def test_each_message_of_the_demo_is_written_as_it_was_read():
-    for message in Bag(FOLDER / 'bags' / 'demo').read():
+@both_bags
+def test_each_message_of_the_demo_is_written_as_it_was_read(name: str):
+    for message in Bag(FOLDER / 'bags' / name).read():
         if own(message.type):
             found = message.record()
             # not of the same bytes: the middleware leaves what it likes between the fields
