@@ -8,6 +8,7 @@ import hashlib
 import json
 
 import msgspec
+import numpy as np
 import pytest
 from support.golden import FOLDER, Golden
 
@@ -15,6 +16,7 @@ from lerobot_serve.contract.codec import encode
 from lerobot_serve.tools.bags.reader import Bag
 
 
+FEW_VALUES = 16
 # of the serving acts, and of the learning ones: corrections of a person, and pictures
 both_bags = pytest.mark.parametrize('name', ['demo', 'learning'])
 
@@ -44,8 +46,15 @@ def test_each_message_of_the_demo_is_written_as_it_was_read(name: str):
 
 
 def shown_as(record: object) -> str:
-    return json.dumps(msgspec.to_builtins(record), indent=1)
+    return json.dumps(msgspec.to_builtins(record, enc_hook=shown_array), indent=1)
+
+
+def shown_array(values: np.ndarray) -> object:
+    """Return few values as they are, and those of a picture or a chunk by their digest."""
+    if values.size <= FEW_VALUES:
+        return values.tolist()
+    return f'{values.dtype} {values.shape} {hashlib.sha256(values.tobytes()).hexdigest()[:16]}'
 
 
 def own(kind: str) -> bool:
-    return kind.startswith('lerobot_serve_interfaces/')
+    return kind.startswith('lerobot_serve_interfaces/msg/')
