@@ -15,7 +15,6 @@ from support.golden import FOLDER, Golden
 from lerobot_serve.contract.codec import encode
 from lerobot_serve.tools.bags.reader import Bag
 
-
 FEW_VALUES = 16
 # of the serving acts, and of the learning ones: corrections of a person, and pictures
 both_bags = pytest.mark.parametrize('name', ['demo', 'learning'])
