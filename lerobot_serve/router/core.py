@@ -67,8 +67,8 @@ from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shadow.sessions import SecondDraws
 from lerobot_serve.router.shared_state.opening import open_state
 from lerobot_serve.router.shared_state.shared_state import SharedParts, SharedState
-from lerobot_serve.router.storage.content import COUNTED_UNTIL, counted_until, SPLIT
 from lerobot_serve.router.storage.decisions import DurableDecisions
+from lerobot_serve.router.storage.records import COUNTED_UNTIL, counted_until, SPLIT
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.trace.format.records import RecordIds
 
@@ -204,7 +204,6 @@ class RouterCore:
         """Return what applies the decisions of other routers; None where there are none."""
         if self.follower is None:
             return None
-        self.writer.canary_base = self.follower.store.canary_revision
         return SharedState(
             SharedParts(
                 follower=self.follower,

@@ -34,8 +34,8 @@ from lerobot_serve.router.replicas.slot_stats import (
     SlotStats,
 )
 from lerobot_serve.router.shadow.qualification import ShadowRecord
-from lerobot_serve.router.storage.content import COUNTED
 from lerobot_serve.router.storage.decisions import DurableDecisions, LIFT_HINT
+from lerobot_serve.router.storage.records import COUNTED
 from lerobot_serve_interfaces.msg import CanaryState, GuardState
 
 CANDIDATE, CHAMPION = 'b', 'a'

@@ -31,15 +31,8 @@ from lerobot_serve.router.shared_state.fleet_facts import (
     report_of,
     reported,
 )
-from lerobot_serve.router.shared_state.rows import (
-    Age,
-    age_of,
-    Changes,
-    DecisionRow,
-    is_news,
-    Member,
-)
-from lerobot_serve.router.storage.content import (
+from lerobot_serve.router.storage.decisions import DurableDecisions, live_changes, live_specs
+from lerobot_serve.router.storage.records import (
     CANARY,
     COUNTED,
     COUNTED_UNTIL,
@@ -53,11 +46,11 @@ from lerobot_serve.router.storage.content import (
     StoreDamage,
     VERDICT,
 )
-from lerobot_serve.router.storage.decisions import DurableDecisions, live_changes, live_specs
+from lerobot_serve.router.storage.rows import Age, age_of, DecisionRow, is_news, Member
 
 if TYPE_CHECKING:
     # a router with a file needs no psycopg
-    from lerobot_serve.router.shared_state.follower import StateFollower
+    from lerobot_serve.router.storage.follower import Changes, StateFollower
 
 # of a report: the servers of each slot
 SERVERS = 'servers'
@@ -169,7 +162,7 @@ class SharedState:
         is_unwritten = writer.has_unwritten(row.key)
         if row.key[0] == CANARY and age is not Age.OLDER and not is_unwritten:
             # what this router decides next builds on it
-            writer.canary_base = max(writer.canary_base, row.revision)
+            writer.learned[row.key] = max(writer.learned.get(row.key, 0), row.revision)
         is_known = writer.decisions.get(row.key) == row.value
         return is_news(age, is_unwritten=is_unwritten, is_whole=whole, is_known=is_known)
 

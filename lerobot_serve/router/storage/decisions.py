@@ -25,15 +25,15 @@ from lerobot_serve.router.replicas.slot import (
     VerdictRecord,
     VerdictRecords,
 )
-from lerobot_serve.router.storage.content import (
-    CANARY,
+from lerobot_serve.router.storage.records import (
     DecisionKey,
     DRAIN,
     NO_DRAIN,
     PARAMETER,
+    ROLLOUT,
     VERDICT,
 )
-from lerobot_serve.router.storage.state_store import DecisionConflict
+from lerobot_serve.router.storage.store import DecisionConflict
 from lerobot_serve.router.storage.writer import StoreWriter
 
 BY_HAND, BY_CANARY, BY_FILE = 'by hand', 'by the canary', 'by the file of'
@@ -258,13 +258,13 @@ class DurableDecisions:
     def canary(self, snapshot: dict[str, Any], *, is_decision: bool) -> None:
         """Store the snapshot of the canary; wait until it is durable for a decision only."""
         if is_decision:
-            self._write({(CANARY, ''): snapshot})
+            self._write({ROLLOUT: snapshot})
         else:
-            self.writer.enqueue({(CANARY, ''): snapshot})
+            self.writer.enqueue({ROLLOUT: snapshot})
 
     @property
     def canary_snapshot(self) -> dict[str, Any] | None:
-        return self.writer.decisions.get((CANARY, ''))
+        return self.writer.decisions.get(ROLLOUT)
 
     # transactions
 

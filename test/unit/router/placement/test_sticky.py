@@ -16,7 +16,7 @@ from support.router.placement_rig import place
 
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable, REASON_LIMIT
 from lerobot_serve.router.placement.split import bucket, slot
-from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
 from lerobot_serve.router.storage.writer import StoreWriter
 
 EPISODES = ('a', 'b', 'c', 'd', 'e')
@@ -217,7 +217,7 @@ steps = st.tuples(
 
 @contextmanager
 def writing(folder: Path, capacity: int) -> Iterator[StoreWriter]:
-    writer = StoreWriter(Store(folder, capacity, 'now'), pytest.fail, pytest.fail)
+    writer = StoreWriter(SqliteStore(folder, capacity, 'now'), pytest.fail, pytest.fail)
     yield writer
     writer.close()
 

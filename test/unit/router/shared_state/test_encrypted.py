@@ -11,9 +11,9 @@ from support.gateway.certificates import certificate_files
 from support.postgres.server import postgres_server
 from support.router.site_rig import Site
 
-from lerobot_serve.router.shared_state.address import StateAddress
-from lerobot_serve.router.shared_state.postgres_store import PostgresStore
-from lerobot_serve.router.storage.state_store import StoreRefused
+from lerobot_serve.router.storage.address import StateAddress
+from lerobot_serve.router.storage.postgres_store import PostgresStore
+from lerobot_serve.router.storage.store import StoreRefused
 
 PASSWORD = 'correct horse'
 

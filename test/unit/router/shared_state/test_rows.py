@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from lerobot_serve.router.shared_state.rows import Age, age_of, is_news
+from lerobot_serve.router.storage.rows import Age, age_of, is_news
 
 FLAGS = ('is_unwritten', 'is_whole', 'is_known')
 # the combinations that are applied; all others are not

@@ -20,8 +20,8 @@ from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.monitoring.metrics import collect, state_losses
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.storage.content import SPLIT
-from lerobot_serve.router.storage.state_store import StoreUnwritable
+from lerobot_serve.router.storage.records import SPLIT
+from lerobot_serve.router.storage.store import StoreUnwritable
 from lerobot_serve_interfaces.msg import RoutingDecision
 from lerobot_serve_interfaces.srv import ControlSlot
 

@@ -12,12 +12,13 @@ from support.postgres.server import postgres_server
 from support.router.site_rig import Site
 from support.waiting import wait_until
 
-from lerobot_serve.router.shared_state import follower as following
-from lerobot_serve.router.shared_state import postgres_store, tables
-from lerobot_serve.router.shared_state.address import StateAddress
-from lerobot_serve.router.shared_state.postgres_store import PostgresStore
-from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.state_store import StoreAway, StoreRefused, StoreUnwritable
+from lerobot_serve.router.storage import follower as following
+from lerobot_serve.router.storage import postgres as tables
+from lerobot_serve.router.storage import postgres_store
+from lerobot_serve.router.storage.address import StateAddress
+from lerobot_serve.router.storage.postgres_store import PostgresStore
+from lerobot_serve.router.storage.records import Batch
+from lerobot_serve.router.storage.store import StoreAway, StoreRefused, StoreUnwritable
 from lerobot_serve_interfaces.srv import ControlSlot
 
 R = ControlSlot.Request

@@ -20,8 +20,8 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
-from lerobot_serve.router.shared_state.address import PREFIX
-from lerobot_serve.router.storage.state_store import StoreRefused
+from lerobot_serve.router.storage.address import PREFIX
+from lerobot_serve.router.storage.store import StoreRefused
 
 Connection = psycopg.Connection[TupleRow]
 APPLICATION = 'lerobot_serve router'
@@ -65,7 +65,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 VERSION = len(MIGRATIONS)
 # kinds of locks: of a transaction that writes, of the router that runs the rollout
-WRITES, ROLLOUT, MIGRATES = 1, 2, 3
+WRITES, LEADS, MIGRATES = 1, 2, 3
 CONNECT_TIMEOUT_S = 3
 # beyond those of the server
 ANSWER_LIMIT_S = 4.0

@@ -1,31 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that routers exchange through the shared state, and how they are read. Pure."""
+"""The rows of a store, and how they are read. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import auto, Enum
 import json
 from typing import Any
 
 from lerobot_serve.contract.limits import SLOTS
+from lerobot_serve.files.load import load
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.storage.content import (
+from lerobot_serve.router.storage.records import (
     CANARY,
     COUNTED,
     COUNTED_UNTIL,
     DecisionKey,
-    EpisodeRow,
+    FORMS,
     stored_placement,
     StoreDamage,
     StoredPlacement,
     VERDICT,
 )
-from lerobot_serve.router.storage.state_store import decision_problem
-
-DECISION_COLUMNS = 'kind, name, value, revision, router'
-PLACEMENT_COLUMNS = 'episode, slot, split_percent, moved, reason, split_version, revision, router'
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +44,6 @@ class Member:
     router: str
     name: str
     report: dict[str, Any]
-
-
-@dataclass(slots=True)
-class Changes:
-    """
-    What a look at the shared state found. `is_whole`: `decisions` are all there are. `episodes`
-    are those after the revision `episodes_after`, with their own.
-    """
-
-    decisions: list[DecisionRow] = field(default_factory=list)
-    is_whole: bool = False
-    placements: list[tuple[str, StoredPlacement]] = field(default_factory=list)
-    # policy, router, record or None
-    shadow: list[tuple[str, str, Any]] = field(default_factory=list)
-    episodes: list[tuple[int, EpisodeRow]] = field(default_factory=list)
-    episodes_after: int = 0
-    # None: not known, because the state cannot be reached
-    members: list[Member] | None = None
-    leads: bool = False
-    damage: StoreDamage = field(default_factory=StoreDamage)
 
 
 class Age(Enum):
@@ -98,19 +75,14 @@ def is_news(age: Age, *, is_unwritten: bool, is_whole: bool, is_known: bool) -> 
 
 def read_decisions(rows: Iterable[tuple[Any, ...]], damage: StoreDamage) -> list[DecisionRow]:
     """
-    Return the decisions of DECISION_COLUMNS; one that cannot be read is damage, which bars what it
-    may have barred.
+    Return decisions: kind, name, value, revision, router. One that cannot be read is damage, which
+    bars what it may have barred.
     """
     found = []
     for kind, name, text, revision, router in rows:
-        value, problem = None, ''
-        if text is not None:
-            try:
-                value = json.loads(text)
-                problem = decision_problem(kind, value)
-            except ValueError as error:
-                problem = str(error)
-        if problem:
+        try:
+            value = _decision(kind, text)
+        except ValueError as problem:
             damage.texts.append(f'the decision {kind} {name} cannot be read: {problem}')
             damage.keys.append((kind, name))
             damage.unsealed |= kind == VERDICT
@@ -122,18 +94,34 @@ def read_decisions(rows: Iterable[tuple[Any, ...]], damage: StoreDamage) -> list
     return found
 
 
+def _decision(kind: str, text: str | None) -> Any:
+    """Return the value of a decision, None where it was taken back. Raises ValueError."""
+    if text is None:
+        return None
+    value = json.loads(text)
+    if kind not in FORMS:
+        raise ValueError(f'unknown kind {kind!r}')
+    load(FORMS[kind], value, '')
+    return value
+
+
 def read_placements(
     rows: Iterable[tuple[Any, ...]], damage: StoreDamage
-) -> list[tuple[str, StoredPlacement]]:
-    """Return the placements of PLACEMENT_COLUMNS; one in an unknown slot is damage."""
-    found = []
-    for episode, slot, split_percent, moved, reason, version, _, _ in rows:
-        if slot not in SLOTS:
+) -> Iterator[tuple[str, StoredPlacement]]:
+    """
+    Yield placements: episode, slot, split_percent, moved, reason, split_version. One in an unknown
+    slot is damage.
+    """
+    for episode, slot, split_percent, moved, reason, version in rows:
+        if slot in SLOTS:
+            yield (
+                episode,
+                stored_placement(
+                    bucket(episode), slot, split_percent, bool(moved), reason, version
+                ),
+            )
+        else:
             damage.texts.append(f'the placement of episode {episode} is in slot {slot!r}')
-            continue
-        placed = stored_placement(bucket(episode), slot, split_percent, moved, reason, version)
-        found.append((episode, placed))
-    return found
 
 
 def read_shadow(rows: Iterable[tuple[Any, ...]]) -> list[tuple[str, str, Any]]:
@@ -162,3 +150,8 @@ def read_members(rows: Iterable[tuple[Any, ...]]) -> list[Member]:
 def clean(text: str) -> str:
     """Return a text that PostgreSQL can hold: no NUL, nothing that UTF-8 has not."""
     return text.encode(errors='replace').decode().replace('\0', '\N{REPLACEMENT CHARACTER}')
+
+
+def to_json_line(value: Any) -> str:
+    """Return a value as one line of JSON. Raises ValueError for a non-finite number."""
+    return json.dumps(value, sort_keys=True, allow_nan=False)
