@@ -52,85 +52,75 @@ def open_state(
     """
     lock = FolderLock(folder, context.name, 'state_folder')
     try:
-        store, follower = _open(source, folder, context)
+        store = _Opener(source, folder, context).run()
     except BaseException:
         lock.release()
         raise
     if lock.fault:
         context.log_warning(lock.fault)
     store.lock = lock
-    return store, follower
+    if not store.is_shared:
+        return store, None
+    # only here: a router with a file needs no psycopg
+    from lerobot_serve.router.storage.follower import StateFollower
+    from lerobot_serve.router.storage.postgres_store import PostgresStore
 
-
-def _open(
-    source: ParameterSource, folder: Path, context: NodeContext
-) -> tuple[Store, StateFollower | None]:
-    parameters = source.current
-    address = state_address(parameters.state_url, parameters.state_site)
-    opener = _Opener(folder, parameters.max_remembered_placements, context)
-    store = opener.open(address)
-    try:
-        if address != (last := last_address(folder)):
-            store = opener.take_over(store, address, last, source)
-        elif parameters.state_import != ASK:
-            context.log_warning(
-                f'state_import is {parameters.state_import}, and this router used {store.name} '
-                'before: remove it, so that the next change of the state is asked for'
-            )
-    except BaseException:
-        store.close()
-        raise
-    remember_address(folder, address)
-    return store, opener.follower(store)
+    assert isinstance(store, PostgresStore)
+    capacity = source.current.max_remembered_placements
+    return store, StateFollower(store, capacity, context.log_warning, context.log_info)
 
 
 class _Opener:
     """Opens the states of one router."""
 
-    def __init__(self, folder: Path, capacity: int, context: NodeContext) -> None:
-        self._folder, self._capacity, self._context = folder, capacity, context
+    def __init__(self, source: ParameterSource, folder: Path, context: NodeContext) -> None:
+        self._source, self._folder, self._context = source, folder, context
         self._run = uuid.uuid4().hex
 
-    def open(self, address: StateAddress | None, *, waits: bool = True) -> Store:
+    def run(self) -> Store:
+        """Open the state, with what comes along from the last one. Raises StoreRefused."""
+        parameters = self._source.current
+        address = state_address(parameters.state_url, parameters.state_site)
+        store = self._open(address)
+        try:
+            if address != (last := last_address(self._folder)):
+                store = self._take_over(store, address, last)
+            elif parameters.state_import != ASK:
+                self._context.log_warning(
+                    f'state_import is {parameters.state_import}, and this router used {store.name}'
+                    ' before: remove it, so that the next change of the state is asked for'
+                )
+        except BaseException:
+            store.close()
+            raise
+        remember_address(self._folder, address)
+        return store
+
+    def _open(self, address: StateAddress | None, *, waits: bool = True) -> Store:
         """Return the store of an address; None is that of the folder. Raises StoreRefused."""
         context, when = self._context, self._context.local_time()
+        capacity = self._source.current.max_remembered_placements
         if address is None:
-            return SqliteStore(self._folder, self._capacity, when)
+            return SqliteStore(self._folder, capacity, when)
         try:
-            # only here: a router with a file needs no psycopg
             from lerobot_serve.router.storage.postgres_store import PostgresStore
         except ImportError as error:
             raise StoreRefused(f'{INSTALL} ({error})') from error
         while True:
             try:
-                return PostgresStore(address, self._run, context.name, self._capacity, when)
+                return PostgresStore(address, self._run, context.name, capacity, when)
             except StoreAway as error:
                 if not waits or context.wait(f'{error}; {WAITS}', RETRY_S):
                     raise
 
-    def follower(self, store: Store) -> StateFollower | None:
-        """Return what follows a store that others write."""
-        if not store.is_shared:
-            return None
-        from lerobot_serve.router.storage.follower import StateFollower
-        from lerobot_serve.router.storage.postgres_store import PostgresStore
-
-        assert isinstance(store, PostgresStore)
-        context = self._context
-        return StateFollower(store, self._capacity, context.log_warning, context.log_info)
-
-    def take_over(
-        self,
-        store: Store,
-        address: StateAddress | None,
-        last: StateAddress | None,
-        source: ParameterSource,
+    def _take_over(
+        self, store: Store, address: StateAddress | None, last: StateAddress | None
     ) -> Store:
         """
         Return the store with what comes along from the last state (see handover). Raises
         StoreRefused.
         """
-        warn, choice = self._context.log_warning, source.current.state_import
+        warn, choice = self._context.log_warning, self._source.current.state_import
         if last is None and not (self._folder / FILE).exists():
             self._warn_of_other_sites(store)
             return store
@@ -154,15 +144,15 @@ class _Opener:
             )
         if what is Import.GO_ON:
             return store
-        self._write(store, imported(before.content, store, source.given))
+        self._write(store, imported(before.content, store, self._source.given))
         if lost:
             warn(f'{store.name} has the decisions of {name} from now on: {describe(lost)}')
         store.close()
-        return self.open(address)
+        return self._open(address)
 
     def _open_last(self, last: StateAddress | None, name: str) -> Store:
         try:
-            return self.open(last, waits=False)
+            return self._open(last, waits=False)
         except StoreRefused as error:
             raise StoreRefused(
                 f'this router used {name} last, and what was decided there is not known: {error}; '

@@ -24,7 +24,6 @@ from psycopg import sql
 from lerobot_serve.router.storage.postgres import (
     connect,
     Connection,
-    enter_schema,
     interrupt,
     LEADS,
     lock_key,
@@ -168,9 +167,8 @@ class StateFollower:
             interrupt(connection)
 
     def _connect(self) -> Connection:
-        connection = self._connection = connect(self._address.url, f'{self.store.node} follows')
+        connection = self._connection = connect(self._address, f'{self.store.node} follows')
         with time_limit(connection):
-            enter_schema(connection, self._address.schema)
             connection.execute(sql.SQL('LISTEN {}').format(sql.Identifier(self._address.schema)))
         with self._lock:
             # what was written while it was away, and what was not

@@ -20,7 +20,6 @@ from lerobot_serve.router.storage.address import StateAddress
 from lerobot_serve.router.storage.postgres import (
     connect,
     Connection,
-    enter_schema,
     lock_key,
     other_sites,
     prepare_schema,
@@ -110,7 +109,7 @@ class PostgresStore(Store):
         self.address, self.router, self.node = address, router, node
         self.revision = 0
         try:
-            connection = self._connection = connect(address.url, f'{node} writes')
+            connection = self._connection = connect(address, f'{node} writes')
             prepare_schema(connection, address.schema, self.name)
             self.content = self._read(connection, capacity)
             self.other_sites = other_sites(connection, address.schema)
@@ -163,16 +162,12 @@ class PostgresStore(Store):
         """Write the decisions of a batch in one transaction, then the rest in slices."""
         if self.failure:
             self._disconnect()
-        connection = self._connection or self._connect()
+        if self._connection is None:
+            self._connection = connect(self.address, f'{self.node} writes')
+        connection = self._connection
         self._write_decisions(connection, batch)
         while batch.placements or batch.shadow or batch.episodes:
             self._write_slice(connection, batch)
-
-    def _connect(self) -> Connection:
-        connection = self._connection = connect(self.address.url, f'{self.node} writes')
-        with time_limit(connection):
-            enter_schema(connection, self.address.schema)
-        return connection
 
     @contextmanager
     def _transaction(self, connection: Connection) -> Iterator[None]:

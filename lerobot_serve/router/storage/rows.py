@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import auto, Enum
 import json
 from typing import Any
 
@@ -46,31 +45,22 @@ class Member:
     report: dict[str, Any]
 
 
-class Age(Enum):
-    """A decision that was read, compared with the last one of this router on the same."""
-
-    OLDER, OWN, NEWER = auto(), auto(), auto()
-
-
-def age_of(revision: int, own: int) -> Age:
-    """Return the age of a revision; `own` is that of the last own decision, 0 without one."""
-    return Age.OWN if revision == own else Age.OLDER if revision < own else Age.NEWER
-
-
-def is_news(age: Age, *, is_unwritten: bool, is_whole: bool, is_known: bool) -> bool:
+def is_news(
+    revision: int, own: int, *, is_unwritten: bool, is_whole: bool, is_known: bool
+) -> bool:
     """
-    Return whether a decision that was read is to be applied.
+    Return whether a decision that was read is to be applied. `own` is the revision of the last
+    decision of this router on the same, 0 without one.
 
     `is_unwritten`: this router has decided the same since, and that is not in the state yet.
     `is_whole`: all decisions were read, because those in memory may be others. `is_known`: it says
     what memory says.
     """
-    if is_unwritten or age is Age.OLDER:
+    if is_unwritten or revision < own:
         # the later decision is this router's
         return False
-    if age is Age.OWN or is_whole:
-        return not is_known
-    return True
+    # what another router has decided counts also where memory says so already: its revision
+    return not is_known or (revision > own and not is_whole)
 
 
 def read_decisions(rows: Iterable[tuple[Any, ...]], damage: StoreDamage) -> list[DecisionRow]:
