@@ -257,7 +257,7 @@ class CanaryController:
             raise CanaryCommandRejected(
                 'no canary: canary.plan is empty; set the parameter canary.plan'
             )
-        if self._decisions.writer.is_shared:
+        if self._decisions.writer.store.is_shared:
             # a verdict is lifted only if the rollout is what this router knows
             with self._decisions.transaction():
                 return self._run_command(command, reason, now_ns, at_once=at_once)

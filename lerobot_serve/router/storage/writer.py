@@ -25,7 +25,6 @@ from lerobot_serve.router.storage.records import (
     EpisodeRow,
     NEWEST,
     ROLLOUT,
-    StoreContent,
     StoredPlacement,
     update_rows,
     withholding,
@@ -67,7 +66,7 @@ class StoreWriter:
     def __init__(
         self, store: Store, warn: Callable[[str], None], inform: Callable[[str], None]
     ) -> None:
-        self._store, self._warn, self._inform = store, warn, inform
+        self.store, self._warn, self._inform = store, warn, inform
         self._lock, self._writing = threading.RLock(), threading.Lock()
         self._work = threading.Event()
         self._next, self._queue = Batch(), list[_PendingDecisions]()
@@ -88,26 +87,17 @@ class StoreWriter:
         self.failures = self.abandoned = self.conflicts = 0
 
     @property
-    def content(self) -> StoreContent:
-        return self._store.content
-
-    @property
     def text(self) -> str:
         """Why the store cannot be written now; empty when it can."""
-        if not self._store.failure:
+        if not self.store.failure:
             return ''
-        return f'{self._store.name} cannot be written ({self._store.failure})'
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other routers write the same store."""
-        return self._store.is_shared
+        return f'{self.store.name} cannot be written ({self.store.failure})'
 
     # any thread; never waits for the disk
 
     def place(self, episode_id: str, decided: StoredPlacement | None) -> None:
         """Queue a placement; None deletes it."""
-        if decided is None and self._store.is_shared:
+        if decided is None and self.store.is_shared:
             # the router that leads removes the oldest for all
             return
         with self._lock:
@@ -191,7 +181,7 @@ class StoreWriter:
         """
         if key not in self._own:
             return self.learned.get(key, 0)
-        written = self._store.written.get(key, 0)
+        written = self.store.written.get(key, 0)
         return written if written > self._own[key] else 0
 
     def enqueue(self, decisions: dict[DecisionKey, Any], *, in_any_case: bool = False) -> None:
@@ -200,7 +190,7 @@ class StoreWriter:
         written, that holds; `in_any_case` those that withhold a policy or a slot hold.
         """
         self._update_own(decisions)
-        written = self._store.written
+        written = self.store.written
         withheld = withholding(decisions) if in_any_case else {}
         with self._lock:
             self._next.decisions.update(decisions)
@@ -240,7 +230,7 @@ class StoreWriter:
         return waiting.error
 
     def _update_own(self, decisions: dict[DecisionKey, Any]) -> None:
-        self._own.update({key: self._store.written.get(key, 0) for key in decisions})
+        self._own.update({key: self.store.written.get(key, 0) for key in decisions})
         update_rows(self.decisions, decisions)
 
     # the writer's thread
@@ -287,7 +277,7 @@ class StoreWriter:
     def _write(self, batch: Batch, waiting: _PendingDecisions | None = None) -> str:
         """Write a batch; return why it cannot be written now, and must be again."""
         try:
-            self._store.write(batch)
+            self.store.write(batch)
         except DecisionConflict as conflict:
             self.conflicts += 1
             self.on_conflict()
@@ -299,7 +289,7 @@ class StoreWriter:
             return self._failed(error)
         if self._is_failing:
             self._is_failing = False
-            self._inform(f'{self._store.name} is writable again')
+            self._inform(f'{self.store.name} is writable again')
         if batch.decisions:
             self._warn_of_dropped(batch.decisions)
             self.on_conflict()
@@ -328,7 +318,7 @@ class StoreWriter:
 
     def _failed(self, error: Exception) -> str:
         self.failures += 1
-        text = f'{self._store.name} cannot be written ({error})'
+        text = f'{self.store.name} cannot be written ({error})'
         if not self._is_failing:
             self._is_failing = True
             self._warn(
@@ -351,4 +341,4 @@ class StoreWriter:
     def close(self) -> None:
         """Write the queued items and close the store."""
         self.flush()
-        self._store.close()
+        self.store.close()

@@ -70,7 +70,7 @@ def test_two_routers_share_an_encrypted_state(tmp_path, server, url):
         first.set_live(split_percent=80)
         site.step()
         assert second.core.parameters.split_percent == 80
-        for connection in (first.core.writer._store._connection, first.core.follower._connection):
+        for connection in (first.core.writer.store._connection, first.core.follower._connection):
             assert connection.pgconn.ssl_in_use
     finally:
         site.close()

@@ -111,7 +111,7 @@ def test_a_backlog_is_written_in_parts_and_events_once(site, own_server, monkeyp
         first.core.writer.record_episode((f'episode {number}', 'begun', 'candidate'))
     assert not first.core.writer.flush()
     own_server.start()
-    write, answers = first.core.writer._store._write_slice, iter([False, True, False])
+    write, answers = first.core.writer.store._write_slice, iter([False, True, False])
 
     def lose_an_answer(connection, batch):
         kept = list(batch.episodes)
@@ -120,7 +120,7 @@ def test_a_backlog_is_written_in_parts_and_events_once(site, own_server, monkeyp
             batch.episodes[:] = kept
             raise StoreUnwritable('the answer was lost')
 
-    monkeypatch.setattr(first.core.writer._store, '_write_slice', lose_an_answer)
+    monkeypatch.setattr(first.core.writer.store, '_write_slice', lose_an_answer)
     assert not first.core.writer.flush()
     assert first.core.writer.flush()
     with psycopg.connect(site.url) as connection:

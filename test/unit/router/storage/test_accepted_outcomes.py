@@ -191,7 +191,7 @@ def test_a_full_disk_is_not_accepted_and_the_repetition_is_as_soon_as_there_is_r
     core, name = routers.rig.core, NAMES['b'][0]
     request(routers.rig, name)
     with monkeypatch.context() as patch:
-        patch.setattr(core.writer._store, 'write', full)
+        patch.setattr(core.writer.store, 'write', full)
         assert 'No space left' in accept(routers.rig, name, FAILURE)
         assert 'No space left' in accept(routers.rig, name, FAILURE)
     assert accept(routers.rig, name, FAILURE) == ''

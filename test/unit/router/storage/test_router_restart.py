@@ -233,7 +233,7 @@ def test_with_a_full_disk_a_rollback_acts_and_nothing_is_allowed_more(routers, m
     rig = routers.start()
     routers.set_live(canary_plan=PLAN)
     routers.poll()
-    store = rig.core.writer._store
+    store = rig.core.writer.store
     monkeypatch.setattr(
         store, 'write', lambda batch: (_ for _ in ()).throw(StoreUnwritable('full'))
     )
