@@ -22,7 +22,7 @@ from benchmarks.results.report import Case
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
 from lerobot_serve.router.placement.split import bucket, slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
-from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.telemetry.percentiles import summarize
 
@@ -79,7 +79,10 @@ def _measure_cost(rounds: int, writer: StoreWriter) -> Case:
 def writing(folder: Path) -> Iterator[StoreWriter]:
     """Give the writer of a new store, whose thread runs meanwhile."""
     (folder / FILE).unlink(missing_ok=True)
-    writer, stop = StoreWriter(Store(folder, CAPACITY, 'now'), print, print), threading.Event()
+    writer, stop = (
+        StoreWriter(SqliteStore(folder, CAPACITY, 'now'), print, print),
+        threading.Event(),
+    )
     thread = threading.Thread(target=writer.run, args=[stop], name='store')
     thread.start()
     try:

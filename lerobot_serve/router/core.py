@@ -67,8 +67,8 @@ from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shadow.sessions import SecondDraws
 from lerobot_serve.router.shared_state.opening import open_state
 from lerobot_serve.router.shared_state.shared_state import SharedParts, SharedState
-from lerobot_serve.router.storage.content import COUNTED_UNTIL, counted_until, SPLIT
 from lerobot_serve.router.storage.decisions import DurableDecisions
+from lerobot_serve.router.storage.records import COUNTED_UNTIL, counted_until, SPLIT
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.trace.format.records import RecordIds
 
@@ -129,7 +129,7 @@ class RouterCore:
             warn(line)
 
     def _build(self) -> None:
-        parameters, content, context = self.parameters, self.writer.content, self._context
+        parameters, content, context = self.parameters, self.writer.store.content, self._context
         self.decisions.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
         self.table = self._make_table()
         folder = parameters.gate_folder
@@ -183,7 +183,7 @@ class RouterCore:
         stats.restore_episodes(self.canary.open_episodes(), now_ns)
         stored = [
             (number, (name, what, SLOT_OF_ARM[arm]))
-            for number, (name, what, arm) in self.writer.content.episodes
+            for number, (name, what, arm) in self.writer.store.content.episodes
         ]
         if self.follower:
             # the router that leads has counted them, and lets them become unreported
@@ -204,7 +204,6 @@ class RouterCore:
         """Return what applies the decisions of other routers; None where there are none."""
         if self.follower is None:
             return None
-        self.writer.canary_base = self.follower.store.canary_revision
         return SharedState(
             SharedParts(
                 follower=self.follower,
@@ -233,7 +232,7 @@ class RouterCore:
         table = RoutingTable(
             slots,
             make_sessions(parameters),
-            PlacementTable(capacity, self.writer.content.placements, self.writer),
+            PlacementTable(capacity, self.writer.store.content.placements, self.writer),
             stats,
             dispatch_rules(parameters),
         )

@@ -17,7 +17,7 @@ from lerobot_serve.router.canary.plan import (
     Terms,
     WatchMinimum,
 )
-from lerobot_serve.router.shared_state.address import check_address
+from lerobot_serve.router.storage.address import check_address
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
 from lerobot_serve.zenoh import zenoh_parameters as zenoh

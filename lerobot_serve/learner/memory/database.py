@@ -15,18 +15,10 @@ import sqlite3
 from typing import Any
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.files.sqlite import DISK_ERRORS, error_code, migrate, pragma, transaction
 
 FILE = 'learner.sqlite'
 BUSY_TIMEOUT_S = 5.0
-# errors of the disk and its permissions; any other concerns the content of the file
-DISK_ERRORS = (
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_READONLY,
-)
-FIRST_BYTE = 0xFF
 # 'LrLn'
 APPLICATION_ID = 0x4C724C6E
 
@@ -104,27 +96,21 @@ class Database:
             raise
 
     def _migrate(self) -> None:
-        def pragma(name: str) -> int:
-            value: int = self._connection.execute(f'PRAGMA {name}').fetchone()[0]
-            return value
-
-        version, owner = pragma('user_version'), pragma('application_id')
-        is_empty = not self._connection.execute('SELECT count(*) FROM sqlite_master').fetchone()[0]
-        if not is_empty and owner != APPLICATION_ID:
+        connection, version = self._connection, pragma(self._connection, 'user_version')
+        is_empty = not connection.execute('SELECT count(*) FROM sqlite_master').fetchone()[0]
+        if not is_empty and pragma(connection, 'application_id') != APPLICATION_ID:
             raise MemoryRefused(f'{self.path} is not of a learner; set another folder')
         if version > VERSION:
             raise MemoryRefused(
                 f'{self.path} is of a newer lerobot_serve (format {version}, this one knows '
                 f'{VERSION}); start that one, or set another folder'
             )
-        if self._connection.execute('PRAGMA quick_check').fetchone()[0] != 'ok':
+        if connection.execute('PRAGMA quick_check').fetchone()[0] != 'ok':
             raise sqlite3.DatabaseError('its check failed')
+        migrate(connection, MIGRATIONS, APPLICATION_ID)
         with self.transaction():
-            for migration in MIGRATIONS[version:]:
-                for statement in migration:
-                    self._connection.execute(statement)
-            self._connection.execute(f'PRAGMA user_version = {VERSION}')
-            self._connection.execute(f'PRAGMA application_id = {APPLICATION_ID}')
+            # one that cannot be written is refused now
+            pass
 
     def _refused(self, error: sqlite3.Error) -> MemoryRefused:
         if _is_of_disk(error):
@@ -142,14 +128,10 @@ class Database:
     def transaction(self) -> Iterator[None]:
         """Keep all changes of the block, or none. Raises MemoryNotWritten."""
         try:
-            self._connection.execute('BEGIN IMMEDIATE')
-            yield
-            self._connection.execute('COMMIT')
-        except BaseException as error:
-            # a full disk ends a transaction by itself
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute('ROLLBACK')
-            if isinstance(error, sqlite3.OperationalError) and _is_of_disk(error):
+            with transaction(self._connection):
+                yield
+        except sqlite3.OperationalError as error:
+            if _is_of_disk(error):
                 raise MemoryNotWritten(
                     f'{self.path} cannot be written: {error}; make room on its disk'
                 ) from None
@@ -172,4 +154,4 @@ class Database:
 
 
 def _is_of_disk(error: sqlite3.Error) -> bool:
-    return getattr(error, 'sqlite_errorcode', 0) & FIRST_BYTE in DISK_ERRORS
+    return error_code(error) in (*DISK_ERRORS, sqlite3.SQLITE_IOERR)

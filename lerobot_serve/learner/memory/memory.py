@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import Enum
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -71,21 +70,14 @@ class RoundRecord(Struct, frozen=True, array_like=True):
     text: str = ''
 
 
-class Memory:
+class Memory(Database):
     """See the module. `open_round` is the round that was begun and has not ended."""
-
-    def __init__(self, folder: Path) -> None:
-        """Open or create it in a folder. Raises MemoryRefused."""
-        self._database = Database(folder)
-
-    def close(self) -> None:
-        self._database.close()
 
     # episodes
 
     def learn(self, episode: RecordedEpisode) -> Learned:
         """Keep an episode, once. Raises MemoryNotWritten."""
-        with self._database.transaction():
+        with self.transaction():
             if not self._knows(episode.sha256):
                 return self._add(episode)
             return self._add_place(episode)
@@ -95,20 +87,20 @@ class Memory:
         Keep another bag of an episode instead; return whether no round was given the one before.
         Raises MemoryNotWritten.
         """
-        with self._database.transaction():
+        with self.transaction():
             query = 'SELECT 1 FROM round_episodes WHERE sha256 = ?'
-            if self._database.rows(query, sha256):
+            if self.rows(query, sha256):
                 return False
-            self._database.change('DELETE FROM places WHERE sha256 = ?', sha256)
-            self._database.change('DELETE FROM episodes WHERE sha256 = ?', sha256)
+            self.change('DELETE FROM places WHERE sha256 = ?', sha256)
+            self.change('DELETE FROM episodes WHERE sha256 = ?', sha256)
             self._add(episode)
         return True
 
     def _knows(self, sha256: str) -> bool:
-        return bool(self._database.rows('SELECT 1 FROM episodes WHERE sha256 = ?', sha256))
+        return bool(self.rows('SELECT 1 FROM episodes WHERE sha256 = ?', sha256))
 
     def _add(self, episode: RecordedEpisode) -> Learned:
-        changed = self._database.change(
+        changed = self.change(
             'INSERT OR IGNORE INTO episodes VALUES (?, ?, ?, ?, ?)',
             episode.sha256,
             episode.client_id,
@@ -125,7 +117,7 @@ class Memory:
         if len(self.places(episode.sha256)) >= PLACE_LIMIT:
             # the first ones stay: those of its recorder and of the folders
             return Learned.REPEATED
-        changed = self._database.change(
+        changed = self.change(
             'INSERT OR IGNORE INTO places VALUES (?, ?, ?)',
             episode.sha256,
             episode.host,
@@ -135,26 +127,24 @@ class Memory:
 
     def places(self, sha256: str) -> list[Place]:
         """Return where the copies of a bag are."""
-        rows = self._database.rows('SELECT host, path FROM places WHERE sha256 = ?', sha256)
+        rows = self.rows('SELECT host, path FROM places WHERE sha256 = ?', sha256)
         return [Place(*row) for row in rows]
 
     def episodes(self) -> list[RecordedEpisode]:
         """Return all episodes, in the order of their names."""
-        rows = self._database.rows('SELECT content FROM episodes ORDER BY client_id, episode_id')
+        rows = self.rows('SELECT content FROM episodes ORDER BY client_id, episode_id')
         return [msgspec.json.decode(content, type=RecordedEpisode) for (content,) in rows]
 
     def used(self) -> set[str]:
         """Return the hashes of the episodes behind any published version."""
-        return {sha256 for (sha256,) in self._database.rows(USED)}
+        return {sha256 for (sha256,) in self.rows(USED)}
 
     def used_by(self, rounds: Collection[int]) -> set[str]:
         """Return the hashes of the episodes of some rounds."""
         return {
             sha256
             for number in rounds
-            for (sha256,) in self._database.rows(
-                'SELECT sha256 FROM round_episodes WHERE round = ?', number
-            )
+            for (sha256,) in self.rows('SELECT sha256 FROM round_episodes WHERE round = ?', number)
         }
 
     # rounds
@@ -170,19 +160,19 @@ class Memory:
         return found[0] if found else None
 
     def _rounds(self, condition: str) -> list[RoundRecord]:
-        rows = self._database.rows(f'SELECT * FROM rounds {condition}')
+        rows = self.rows(f'SELECT * FROM rounds {condition}')
         return msgspec.convert(rows, list[RoundRecord])
 
     def begin_round(self, parent: str) -> RoundRecord:
         """Begin a round, or the open one again from its beginning. Raises MemoryNotWritten."""
-        with self._database.transaction():
+        with self.transaction():
             last, again = self.last_round, self.open_round
             if again:
                 record = RoundRecord(again.number, again.attempt + 1, again.deaths, parent)
             else:
                 record = RoundRecord(last.number + 1 if last else 1, parent=parent)
-            self._database.change('DELETE FROM round_episodes WHERE round = ?', record.number)
-            self._database.change(
+            self.change('DELETE FROM round_episodes WHERE round = ?', record.number)
+            self.change(
                 'INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)',
                 *msgspec.to_builtins(record),
             )
@@ -190,20 +180,20 @@ class Memory:
 
     def set_dataset(self, number: int, dataset_sha256: str, episodes: Collection[str]) -> None:
         """Note what a round trains on. Raises MemoryNotWritten."""
-        with self._database.transaction():
-            self._database.change(
+        with self.transaction():
+            self.change(
                 'UPDATE rounds SET dataset_sha256 = ? WHERE number = ?', dataset_sha256, number
             )
-            self._database.change('DELETE FROM round_episodes WHERE round = ?', number)
-            self._database.change_many(
+            self.change('DELETE FROM round_episodes WHERE round = ?', number)
+            self.change_many(
                 'INSERT INTO round_episodes VALUES (?, ?)',
                 [(number, sha256) for sha256 in sorted(episodes)],
             )
 
     def set_trained(self, number: int, fingerprint: str, output: str) -> None:
         """Note that the policy of a round is whole in a folder. Raises MemoryNotWritten."""
-        with self._database.transaction():
-            self._database.change(
+        with self.transaction():
+            self.change(
                 'UPDATE rounds SET trained = ?, output = ? WHERE number = ?',
                 *(fingerprint, output, number),
             )
@@ -213,21 +203,21 @@ class Memory:
         Return the open round; a process that did not end in an orderly way counts as a death of
         it. Raises MemoryNotWritten.
         """
-        with self._database.transaction():
+        with self.transaction():
             if self._setting(RUNNING):
-                self._database.change("UPDATE rounds SET deaths = deaths + 1 WHERE end = ''")
+                self.change("UPDATE rounds SET deaths = deaths + 1 WHERE end = ''")
             self._set(RUNNING, True)
         return self.open_round
 
     def set_running(self, is_running: bool) -> None:
         """Note that the process ends in an orderly way. Raises MemoryNotWritten."""
-        with self._database.transaction():
+        with self.transaction():
             self._set(RUNNING, is_running)
 
     def set_published(self, number: int, version_id: str) -> None:
         """End a round with a version. Raises MemoryNotWritten."""
-        with self._database.transaction():
-            self._database.change(
+        with self.transaction():
+            self.change(
                 'INSERT INTO versions SELECT ?, parent, number FROM rounds WHERE number = ?',
                 *(version_id, number),
             )
@@ -235,11 +225,11 @@ class Memory:
 
     def end_round(self, number: int, end: RoundEnd, text: str) -> None:
         """End a round without a version. Raises MemoryNotWritten."""
-        with self._database.transaction():
+        with self.transaction():
             self._end(number, end, text)
 
     def _end(self, number: int, end: RoundEnd, text: str) -> None:
-        self._database.change(
+        self.change(
             'UPDATE rounds SET end = ?, text = ? WHERE number = ?', end.value, text, number
         )
 
@@ -247,7 +237,7 @@ class Memory:
 
     def versions(self) -> list[Version]:
         """Return the published versions in the order of their rounds."""
-        rows = self._database.rows('SELECT id, parent, round FROM versions ORDER BY round')
+        rows = self.rows('SELECT id, parent, round FROM versions ORDER BY round')
         return [Version(*row) for row in rows]
 
     def has_published(self, version_id: str) -> bool:
@@ -255,12 +245,12 @@ class Memory:
 
     def rejected(self) -> dict[str, str]:
         """Return the digests of rejected policies, with the reasons."""
-        return dict(self._database.rows('SELECT digest, text FROM rejected'))
+        return dict(self.rows('SELECT digest, text FROM rejected'))
 
     def reject(self, policy: str, text: str) -> bool:
         """Keep that a policy was rolled back; return whether that is new."""
-        with self._database.transaction():
-            changed = self._database.change(
+        with self.transaction():
+            changed = self.change(
                 'INSERT OR IGNORE INTO rejected VALUES (?, ?)', digest_of(policy), text
             )
         return bool(changed)
@@ -268,9 +258,9 @@ class Memory:
     def accept(self, policy: str) -> bool:
         """Keep that a policy was promoted, also after a rollback; return whether that is new."""
         digest = digest_of(policy)
-        with self._database.transaction():
-            lifted = self._database.change('DELETE FROM rejected WHERE digest = ?', digest)
-            promoted = self._database.change('INSERT OR IGNORE INTO promoted VALUES (?)', digest)
+        with self.transaction():
+            lifted = self.change('DELETE FROM rejected WHERE digest = ?', digest)
+            promoted = self.change('INSERT OR IGNORE INTO promoted VALUES (?)', digest)
         return bool(lifted or promoted)
 
     def follow(self, champion: str, watched: str) -> bool:
@@ -283,12 +273,12 @@ class Memory:
         first = rounds.get(digest, 0)
         later = {each for each, number in rounds.items() if number > first}
         later -= {digest_of(watched)}
-        with self._database.transaction():
+        with self.transaction():
             dropped = sum(
-                self._database.change('DELETE FROM promoted WHERE digest = ?', each)
+                self.change('DELETE FROM promoted WHERE digest = ?', each)
                 for each in sorted(later & self.promoted())
             )
-            added = digest in rounds and self._database.change(
+            added = digest in rounds and self.change(
                 'INSERT OR IGNORE INTO promoted VALUES (?)', digest
             )
         return bool(dropped or added)
@@ -298,7 +288,7 @@ class Memory:
         Return the digests of policies that were promoted and may still have all episodes, rolled
         back later or not.
         """
-        return frozenset(digest for (digest,) in self._database.rows('SELECT * FROM promoted'))
+        return frozenset(digest for (digest,) in self.rows('SELECT * FROM promoted'))
 
     # the intent of a person
 
@@ -308,14 +298,12 @@ class Memory:
 
     def set_paused(self, is_paused: bool) -> None:
         """Keep the intent of a person. Raises MemoryNotWritten."""
-        with self._database.transaction():
+        with self.transaction():
             self._set(PAUSED, is_paused)
 
     def _setting(self, name: str) -> bool:
-        rows = self._database.rows('SELECT value FROM settings WHERE name = ?', name)
+        rows = self.rows('SELECT value FROM settings WHERE name = ?', name)
         return rows == [(YES,)]
 
     def _set(self, name: str, is_set: bool) -> None:
-        self._database.change(
-            'INSERT OR REPLACE INTO settings VALUES (?, ?)', name, YES if is_set else ''
-        )
+        self.change('INSERT OR REPLACE INTO settings VALUES (?, ?)', name, YES if is_set else '')

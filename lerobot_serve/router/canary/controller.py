@@ -34,8 +34,8 @@ from lerobot_serve.router.replicas.slot_stats import (
     SlotStats,
 )
 from lerobot_serve.router.shadow.qualification import ShadowRecord
-from lerobot_serve.router.storage.content import COUNTED
 from lerobot_serve.router.storage.decisions import DurableDecisions, LIFT_HINT
+from lerobot_serve.router.storage.records import COUNTED
 from lerobot_serve_interfaces.msg import CanaryState, GuardState
 
 CANDIDATE, CHAMPION = 'b', 'a'
@@ -257,7 +257,7 @@ class CanaryController:
             raise CanaryCommandRejected(
                 'no canary: canary.plan is empty; set the parameter canary.plan'
             )
-        if self._decisions.writer.is_shared:
+        if self._decisions.writer.store.is_shared:
             # a verdict is lifted only if the rollout is what this router knows
             with self._decisions.transaction():
                 return self._run_command(command, reason, now_ns, at_once=at_once)

@@ -17,7 +17,7 @@ from typing import Protocol
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.limits import SINGLE_SLOT
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.storage.content import stored_placement, StoredPlacement
+from lerobot_serve.router.storage.records import stored_placement, StoredPlacement
 
 REASON_LIMIT = 500
 

@@ -28,7 +28,7 @@ from lerobot_serve.router.canary.facts import (
     Facts,
     SlotFacts,
 )
-from lerobot_serve.router.shared_state.rows import Member
+from lerobot_serve.router.storage.rows import Member
 
 Value = Annotated[float, Meta(ge=0, le=1e9)]
 

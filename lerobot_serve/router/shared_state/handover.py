@@ -22,8 +22,9 @@ from enum import auto, Enum
 from typing import Any
 
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.content import (
+from lerobot_serve.router.storage.decisions import BY_FILE, live_specs, to_json_value
+from lerobot_serve.router.storage.records import (
+    Batch,
     CANARY,
     COUNTED,
     COUNTED_UNTIL,
@@ -31,11 +32,12 @@ from lerobot_serve.router.storage.content import (
     DecisionKey,
     DRAIN,
     PARAMETER,
+    ROLLOUT,
     StoreContent,
     VERDICT,
+    withholding,
 )
-from lerobot_serve.router.storage.decisions import BY_FILE, live_specs, to_json_value
-from lerobot_serve.router.storage.state_store import StateStore, withholding
+from lerobot_serve.router.storage.store import Store
 
 # values of state_import
 ASK, LAST, NONE = 'ask', 'last', 'none'
@@ -111,7 +113,7 @@ class Imported:
     decisions: Batch
 
 
-def imported(last: StoreContent, new: StateStore, given: RouterParameters) -> Imported:
+def imported(last: StoreContent, new: Store, given: RouterParameters) -> Imported:
     """
     Return what to write. Bars and drains of both states hold, everything else is that of the last
     one. `given` are the parameters of file and command line.
@@ -127,10 +129,10 @@ def imported(last: StoreContent, new: StateStore, given: RouterParameters) -> Im
             # what it overrides, so that it is no older value of a file
             decisions[kind, name] = {**row, 'file': to_json_value(getattr(given, fields[name]))}
     base = newest_number(new)
-    rollout = decisions.get((CANARY, ''))
+    rollout = decisions.get(ROLLOUT)
     uncounted = [row for number, row in last.episodes if number > counted_until(rollout)]
     if rollout:
-        decisions[CANARY, ''] = {**rollout, COUNTED: {COUNTED_UNTIL: base}}
+        decisions[ROLLOUT] = {**rollout, COUNTED: {COUNTED_UNTIL: base}}
     episodes = Batch(
         shadow=dict(last.shadow),
         placements=dict(last.placements),
@@ -139,8 +141,8 @@ def imported(last: StoreContent, new: StateStore, given: RouterParameters) -> Im
     return Imported(episodes, Batch(decisions))
 
 
-def newest_number(store: StateStore) -> int:
+def newest_number(store: Store) -> int:
     """Return a number that begins and ends are written after."""
     numbers = [number for number, _ in store.content.episodes[-1:]]
-    counted = counted_until(store.content.decisions.get((CANARY, '')))
+    counted = counted_until(store.content.decisions.get(ROLLOUT))
     return max([*numbers, counted, getattr(store, 'revision', 0)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-import sqlite3
 from typing import TYPE_CHECKING
 import uuid
 
@@ -13,7 +12,6 @@ from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.requirements import install_command
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.links import ParameterSource
-from lerobot_serve.router.shared_state.address import state_address, StateAddress
 from lerobot_serve.router.shared_state.handover import (
     ASK,
     decided,
@@ -26,13 +24,13 @@ from lerobot_serve.router.shared_state.handover import (
     NONE,
     what_to_import,
 )
-from lerobot_serve.router.storage.state_store import StateStore, StoreAway, StoreRefused
-from lerobot_serve.router.storage.store import FILE, Store
-from lerobot_serve.router.storage.writer import NEWEST
+from lerobot_serve.router.storage.address import state_address, StateAddress
+from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
+from lerobot_serve.router.storage.store import Store, StoreAway, StoreRefused
 from lerobot_serve.state_folder import FolderLock
 
 if TYPE_CHECKING:
-    from lerobot_serve.router.shared_state.follower import StateFollower
+    from lerobot_serve.router.storage.follower import StateFollower
 
 WAITS = 'this router waits for it, and routes nothing: it cannot know what is barred'
 CHOICES = (
@@ -46,7 +44,7 @@ INSTALL = f'state_url needs psycopg: {install_command("psycopg")} psycopg-binary
 
 def open_state(
     source: ParameterSource, folder: Path, context: NodeContext
-) -> tuple[StateStore, StateFollower | None]:
+) -> tuple[Store, StateFollower | None]:
     """
     Lock the folder, and open the store, and what follows it where others write it. One that is
     away is waited for, as long as the context waits. Raises StoreRefused, ParameterError, and
@@ -54,85 +52,75 @@ def open_state(
     """
     lock = FolderLock(folder, context.name, 'state_folder')
     try:
-        store, follower = _open(source, folder, context)
+        store = _Opener(source, folder, context).run()
     except BaseException:
         lock.release()
         raise
     if lock.fault:
         context.log_warning(lock.fault)
     store.lock = lock
-    return store, follower
+    if not store.is_shared:
+        return store, None
+    # only here: a router with a file needs no psycopg
+    from lerobot_serve.router.storage.follower import StateFollower
+    from lerobot_serve.router.storage.postgres_store import PostgresStore
 
-
-def _open(
-    source: ParameterSource, folder: Path, context: NodeContext
-) -> tuple[StateStore, StateFollower | None]:
-    parameters = source.current
-    address = state_address(parameters.state_url, parameters.state_site)
-    opener = _Opener(folder, parameters.max_remembered_placements, context)
-    store = opener.open(address)
-    try:
-        if address != (last := last_address(folder)):
-            store = opener.take_over(store, address, last, source)
-        elif parameters.state_import != ASK:
-            context.log_warning(
-                f'state_import is {parameters.state_import}, and this router used {store.name} '
-                'before: remove it, so that the next change of the state is asked for'
-            )
-    except BaseException:
-        store.close()
-        raise
-    remember_address(folder, address)
-    return store, opener.follower(store)
+    assert isinstance(store, PostgresStore)
+    capacity = source.current.max_remembered_placements
+    return store, StateFollower(store, capacity, context.log_warning, context.log_info)
 
 
 class _Opener:
     """Opens the states of one router."""
 
-    def __init__(self, folder: Path, capacity: int, context: NodeContext) -> None:
-        self._folder, self._capacity, self._context = folder, capacity, context
+    def __init__(self, source: ParameterSource, folder: Path, context: NodeContext) -> None:
+        self._source, self._folder, self._context = source, folder, context
         self._run = uuid.uuid4().hex
 
-    def open(self, address: StateAddress | None, *, waits: bool = True) -> StateStore:
+    def run(self) -> Store:
+        """Open the state, with what comes along from the last one. Raises StoreRefused."""
+        parameters = self._source.current
+        address = state_address(parameters.state_url, parameters.state_site)
+        store = self._open(address)
+        try:
+            if address != (last := last_address(self._folder)):
+                store = self._take_over(store, address, last)
+            elif parameters.state_import != ASK:
+                self._context.log_warning(
+                    f'state_import is {parameters.state_import}, and this router used {store.name}'
+                    ' before: remove it, so that the next change of the state is asked for'
+                )
+        except BaseException:
+            store.close()
+            raise
+        remember_address(self._folder, address)
+        return store
+
+    def _open(self, address: StateAddress | None, *, waits: bool = True) -> Store:
         """Return the store of an address; None is that of the folder. Raises StoreRefused."""
         context, when = self._context, self._context.local_time()
+        capacity = self._source.current.max_remembered_placements
         if address is None:
-            return Store(self._folder, self._capacity, when)
+            return SqliteStore(self._folder, capacity, when)
         try:
-            # only here: a router with a file needs no psycopg
-            from lerobot_serve.router.shared_state.postgres_store import PostgresStore
+            from lerobot_serve.router.storage.postgres_store import PostgresStore
         except ImportError as error:
             raise StoreRefused(f'{INSTALL} ({error})') from error
         while True:
             try:
-                return PostgresStore(address, self._run, context.name, self._capacity, when)
+                return PostgresStore(address, self._run, context.name, capacity, when)
             except StoreAway as error:
                 if not waits or context.wait(f'{error}; {WAITS}', RETRY_S):
                     raise
 
-    def follower(self, store: StateStore) -> StateFollower | None:
-        """Return what follows a store that others write."""
-        if not store.is_shared:
-            return None
-        from lerobot_serve.router.shared_state.follower import StateFollower
-        from lerobot_serve.router.shared_state.postgres_store import PostgresStore
-
-        assert isinstance(store, PostgresStore)
-        context = self._context
-        return StateFollower(store, self._capacity, context.log_warning, context.log_info)
-
-    def take_over(
-        self,
-        store: StateStore,
-        address: StateAddress | None,
-        last: StateAddress | None,
-        source: ParameterSource,
-    ) -> StateStore:
+    def _take_over(
+        self, store: Store, address: StateAddress | None, last: StateAddress | None
+    ) -> Store:
         """
         Return the store with what comes along from the last state (see handover). Raises
         StoreRefused.
         """
-        warn, choice = self._context.log_warning, source.current.state_import
+        warn, choice = self._context.log_warning, self._source.current.state_import
         if last is None and not (self._folder / FILE).exists():
             self._warn_of_other_sites(store)
             return store
@@ -156,15 +144,15 @@ class _Opener:
             )
         if what is Import.GO_ON:
             return store
-        self._write(store, imported(before.content, store, source.given))
+        self._write(store, imported(before.content, store, self._source.given))
         if lost:
             warn(f'{store.name} has the decisions of {name} from now on: {describe(lost)}')
         store.close()
-        return self.open(address)
+        return self._open(address)
 
-    def _open_last(self, last: StateAddress | None, name: str) -> StateStore:
+    def _open_last(self, last: StateAddress | None, name: str) -> Store:
         try:
-            return self.open(last, waits=False)
+            return self._open(last, waits=False)
         except StoreRefused as error:
             raise StoreRefused(
                 f'this router used {name} last, and what was decided there is not known: {error}; '
@@ -172,17 +160,16 @@ class _Opener:
             ) from error
 
     @staticmethod
-    def _write(store: StateStore, found: Imported) -> None:
+    def _write(store: Store, found: Imported) -> None:
         """Write what comes along. Raises StoreRefused."""
-        found.decisions.canary_base = NEWEST
         try:
             for batch in (found.episodes, found.decisions):
                 if batch:
                     store.write(batch)
-        except (OSError, sqlite3.Error) as error:
+        except OSError as error:
             raise StoreRefused(f'{store.name} cannot be written: {error}; repair it') from error
 
-    def _warn_of_other_sites(self, store: StateStore) -> None:
+    def _warn_of_other_sites(self, store: Store) -> None:
         sites = getattr(store, 'other_sites', ())
         if sites and not decided(store.content.decisions):
             self._context.log_warning(

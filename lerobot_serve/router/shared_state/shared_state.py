@@ -31,16 +31,8 @@ from lerobot_serve.router.shared_state.fleet_facts import (
     report_of,
     reported,
 )
-from lerobot_serve.router.shared_state.rows import (
-    Age,
-    age_of,
-    Changes,
-    DecisionRow,
-    is_news,
-    Member,
-)
-from lerobot_serve.router.storage.content import (
-    CANARY,
+from lerobot_serve.router.storage.decisions import DurableDecisions, live_changes, live_specs
+from lerobot_serve.router.storage.records import (
     COUNTED,
     COUNTED_UNTIL,
     counted_until,
@@ -49,15 +41,16 @@ from lerobot_serve.router.storage.content import (
     fail_closed,
     PARAMETER,
     readable_content,
+    ROLLOUT,
     SPLIT,
     StoreDamage,
     VERDICT,
 )
-from lerobot_serve.router.storage.decisions import DurableDecisions, live_changes, live_specs
+from lerobot_serve.router.storage.rows import DecisionRow, is_news, Member
 
 if TYPE_CHECKING:
     # a router with a file needs no psycopg
-    from lerobot_serve.router.shared_state.follower import StateFollower
+    from lerobot_serve.router.storage.follower import Changes, StateFollower
 
 # of a report: the servers of each slot
 SERVERS = 'servers'
@@ -164,14 +157,15 @@ class SharedState:
         return counted_until({COUNTED: self._parts.canary.counted})
 
     def _is_news(self, row: DecisionRow, *, whole: bool) -> bool:
-        writer = self._parts.decisions.writer
-        age = age_of(row.revision, self._store.written.get(row.key, 0))
+        writer, own = self._parts.decisions.writer, self._store.written.get(row.key, 0)
         is_unwritten = writer.has_unwritten(row.key)
-        if row.key[0] == CANARY and age is not Age.OLDER and not is_unwritten:
+        if row.key == ROLLOUT and row.revision >= own and not is_unwritten:
             # what this router decides next builds on it
-            writer.canary_base = max(writer.canary_base, row.revision)
+            writer.learned[row.key] = max(writer.learned.get(row.key, 0), row.revision)
         is_known = writer.decisions.get(row.key) == row.value
-        return is_news(age, is_unwritten=is_unwritten, is_whole=whole, is_known=is_known)
+        return is_news(
+            row.revision, own, is_unwritten=is_unwritten, is_whole=whole, is_known=is_known
+        )
 
     def _missing_rows(self, known: set[DecisionKey]) -> list[DecisionRow]:
         """Return, as taken back, what is in memory and was never written."""
@@ -194,7 +188,7 @@ class SharedState:
         self._apply_parameters([row for row in rows if row.key[0] == PARAMETER])
         for row in rows:
             parts.decisions.adopt(row.key, row.value, parts.table.slots)
-            if row.key[0] == CANARY:
+            if row.key == ROLLOUT:
                 self._adopt_rollout()
         self._update_split_version()
 

@@ -25,15 +25,15 @@ from lerobot_serve.router.replicas.slot import (
     VerdictRecord,
     VerdictRecords,
 )
-from lerobot_serve.router.storage.content import (
-    CANARY,
+from lerobot_serve.router.storage.records import (
     DecisionKey,
     DRAIN,
     NO_DRAIN,
     PARAMETER,
+    ROLLOUT,
     VERDICT,
 )
-from lerobot_serve.router.storage.state_store import DecisionConflict
+from lerobot_serve.router.storage.store import DecisionConflict
 from lerobot_serve.router.storage.writer import StoreWriter
 
 BY_HAND, BY_CANARY, BY_FILE = 'by hand', 'by the canary', 'by the file of'
@@ -91,16 +91,16 @@ class DurableDecisions:
         """
         texts: list[str] = []
         self.record_parameters(given, current, given)
-        if self.writer.is_shared:
+        if self.writer.store.is_shared:
             self._share_files(current)
         for spec in live_specs():
             known = self.writer.decisions.get((PARAMETER, spec.name))
             if known is None:
                 continue
             file = to_json_value(getattr(given, spec.field))
-            if self.writer.is_shared and known['value'] == file:
+            if self.writer.store.is_shared and known['value'] == file:
                 continue
-            if known['file'] != file and not self.writer.is_shared:
+            if known['file'] != file and not self.writer.store.is_shared:
                 texts.append(
                     f'{spec.name} is {file}, the value in the file; the restored value '
                     f'{known["value"]}, set {known["by"]} {known["when"]}, is discarded: the file '
@@ -112,7 +112,7 @@ class DurableDecisions:
                 current = with_changes(current, {spec.name: known['value']})
             except ParameterError as error:
                 texts.append(f'the value set {known["by"]} {known["when"]} is discarded: {error}')
-                if not self.writer.is_shared:
+                if not self.writer.store.is_shared:
                     self.writer.enqueue({(PARAMETER, spec.name): None})
                 continue
             texts.append(
@@ -150,7 +150,7 @@ class DurableDecisions:
             ):
                 continue
             file = to_json_value(getattr(given, spec.field))
-            if value != file or self.writer.is_shared:
+            if value != file or self.writer.store.is_shared:
                 row = {'value': value, 'file': file, 'when': self._now(), 'by': self._by}
                 decisions[PARAMETER, spec.name] = row
             elif known:
@@ -206,7 +206,7 @@ class DurableDecisions:
 
     def end_drain(self, slot: Slot) -> None:
         """End the drain of a slot. Raises NotDurable."""
-        if slot.drain is None and not self.writer.is_shared:
+        if slot.drain is None and not self.writer.store.is_shared:
             return
         # in a shared state, another router may have begun one just now
         self._write_or_reject(
@@ -258,13 +258,13 @@ class DurableDecisions:
     def canary(self, snapshot: dict[str, Any], *, is_decision: bool) -> None:
         """Store the snapshot of the canary; wait until it is durable for a decision only."""
         if is_decision:
-            self._write({(CANARY, ''): snapshot})
+            self._write({ROLLOUT: snapshot})
         else:
-            self.writer.enqueue({(CANARY, ''): snapshot})
+            self.writer.enqueue({ROLLOUT: snapshot})
 
     @property
     def canary_snapshot(self) -> dict[str, Any] | None:
-        return self.writer.decisions.get((CANARY, ''))
+        return self.writer.decisions.get(ROLLOUT)
 
     # transactions
 

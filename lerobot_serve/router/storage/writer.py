@@ -14,29 +14,27 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-import sqlite3
 import threading
 import time
 from typing import Any
 
-from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.content import (
-    CANARY,
+from lerobot_serve.router.storage.records import (
+    Batch,
     counted_until,
     DecisionKey,
     EpisodeRow,
-    StoreContent,
+    NEWEST,
+    ROLLOUT,
     StoredPlacement,
     update_rows,
+    withholding,
 )
-from lerobot_serve.router.storage.state_store import DecisionConflict, StateStore, withholding
+from lerobot_serve.router.storage.store import DecisionConflict, Store
 
 RETRY_S = 1.0
 # time limit of the disk for one decision, and for what `when_durable` waits for
 DECISION_LIMIT_S = 3.0
 NO_RESPONSE = f'the disk did not respond within {DECISION_LIMIT_S:g} s'
-# the revision that a decision builds on which holds in any case
-NEWEST = 2**62
 # limits of queued placements and episode events; beyond it the oldest are abandoned
 WAITING_LIMIT = 200_000
 
@@ -48,8 +46,7 @@ class _PendingDecisions:
     another router decided first.
     """
 
-    decisions: dict[DecisionKey, Any]
-    canary_base: int
+    batch: Batch
     done: threading.Event = field(default_factory=threading.Event)
     error: str = ''
     is_conflict: bool = False
@@ -67,50 +64,40 @@ class StoreWriter:
     """See the module. Before `run` starts and after it has returned, the caller writes."""
 
     def __init__(
-        self, store: StateStore, warn: Callable[[str], None], inform: Callable[[str], None]
+        self, store: Store, warn: Callable[[str], None], inform: Callable[[str], None]
     ) -> None:
-        self._store, self._warn, self._inform = store, warn, inform
+        self.store, self._warn, self._inform = store, warn, inform
         self._lock, self._writing = threading.RLock(), threading.Lock()
         self._work = threading.Event()
         self._next, self._queue = Batch(), list[_PendingDecisions]()
         self._receipts: set[_Receipt] = set()
         self._in_work: set[DecisionKey] = set()
         self._is_running = self._is_failing = False
-        # the latest decisions, including queued ones, and the revision of the rollout in a shared
-        # store that they build on; owned by the executor thread
+        # the latest decisions, including queued ones; owned by the executor thread
         self.decisions: dict[DecisionKey, Any] = dict(store.content.decisions)
-        self.canary_base = 0
         # called, in the writer's thread, when another router has decided first
         self.on_conflict: Callable[[], None] = lambda: None
-        # revisions of decisions of other routers; owned by the executor thread
-        self._learned: dict[DecisionKey, int] = dict(store.known)
+        # revisions of decisions of other routers, which those of this one build on; owned by the
+        # executor thread
+        self.learned: dict[DecisionKey, int] = dict(store.known)
         # the latest decisions that are of this router, with the revision written before them
         self._own: dict[DecisionKey, int] = {}
         last = store.content.episodes[-1][0] if store.content.episodes else 0
-        self._episode_number = max(last, counted_until(self.decisions.get((CANARY, ''))))
+        self._episode_number = max(last, counted_until(self.decisions.get(ROLLOUT)))
         self.failures = self.abandoned = self.conflicts = 0
-
-    @property
-    def content(self) -> StoreContent:
-        return self._store.content
 
     @property
     def text(self) -> str:
         """Why the store cannot be written now; empty when it can."""
-        if not self._store.failure:
+        if not self.store.failure:
             return ''
-        return f'{self._store.name} cannot be written ({self._store.failure})'
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other routers write the same store."""
-        return self._store.is_shared
+        return f'{self.store.name} cannot be written ({self.store.failure})'
 
     # any thread; never waits for the disk
 
     def place(self, episode_id: str, decided: StoredPlacement | None) -> None:
         """Queue a placement; None deletes it."""
-        if decided is None and self._store.is_shared:
+        if decided is None and self.store.is_shared:
             # the router that leads removes the oldest for all
             return
         with self._lock:
@@ -176,7 +163,7 @@ class StoreWriter:
     def has_unwritten(self, key: DecisionKey) -> bool:
         """Return whether a decision of this router is not in the store yet."""
         with self._lock:
-            queued = any(key in waiting.decisions for waiting in self._queue)
+            queued = any(key in waiting.batch.decisions for waiting in self._queue)
             return queued or key in self._next.decisions or key in self._in_work
 
     # executor
@@ -184,7 +171,7 @@ class StoreWriter:
     def learn(self, key: DecisionKey, value: Any, revision: int) -> None:
         """Take over a decision of another router, which is in the store."""
         update_rows(self.decisions, {key: value})
-        self._learned[key] = revision
+        self.learned[key] = revision
         self._own.pop(key, None)
 
     def revision_of(self, key: DecisionKey) -> int:
@@ -193,8 +180,8 @@ class StoreWriter:
         was refused, or without one.
         """
         if key not in self._own:
-            return self._learned.get(key, 0)
-        written = self._store.written.get(key, 0)
+            return self.learned.get(key, 0)
+        written = self.store.written.get(key, 0)
         return written if written > self._own[key] else 0
 
     def enqueue(self, decisions: dict[DecisionKey, Any], *, in_any_case: bool = False) -> None:
@@ -203,15 +190,14 @@ class StoreWriter:
         written, that holds; `in_any_case` those that withhold a policy or a slot hold.
         """
         self._update_own(decisions)
-        written = self._store.written
+        written = self.store.written
         withheld = withholding(decisions) if in_any_case else {}
         with self._lock:
             self._next.decisions.update(decisions)
-            if CANARY in {kind for kind, _ in decisions}:
-                self._next.canary_base = self.canary_base
+            if ROLLOUT in decisions:
                 self._next.of_rollout |= decisions.keys()
             for key in decisions:
-                known = max(written.get(key, 0), self._learned.get(key, 0))
+                known = max(written.get(key, 0), self.learned.get(key, 0))
                 self._next.bases[key] = NEWEST if key in withheld else known
         self._work.set()
 
@@ -224,7 +210,8 @@ class StoreWriter:
         """
         before = {key: self.decisions.get(key) for key in decisions}
         self._update_own(decisions)
-        waiting = _PendingDecisions(dict(decisions), self.canary_base)
+        bases = {ROLLOUT: self.learned.get(ROLLOUT, 0)}
+        waiting = _PendingDecisions(Batch(dict(decisions), bases=bases))
         with self._lock:
             self._queue.append(waiting)
         self._work.set()
@@ -243,7 +230,7 @@ class StoreWriter:
         return waiting.error
 
     def _update_own(self, decisions: dict[DecisionKey, Any]) -> None:
-        self._own.update({key: self._store.written.get(key, 0) for key in decisions})
+        self._own.update({key: self.store.written.get(key, 0) for key in decisions})
         update_rows(self.decisions, decisions)
 
     # the writer's thread
@@ -272,44 +259,25 @@ class StoreWriter:
                 batch, self._next = self._next, Batch()
                 queue, self._queue = self._queue, []
                 receipts = tuple(self._receipts)
-                self._in_work = {*batch.decisions, *(k for each in queue for k in each.decisions)}
-            write = self._write_apart if self._store.is_shared else self._write_together
-            error = write(batch, queue)
+                decided = (key for each in queue for key in each.batch.decisions)
+                self._in_work = {*batch.decisions, *decided}
+            error = self._write(batch) if batch else ''
+            if error:
+                self._requeue(batch)
+            for waiting in queue:
+                # apart: each may come too late by itself
+                error = error or self._write(waiting.batch, waiting)
+                waiting.error = waiting.error or error
             self._in_work = set()
             for waiting in queue:
                 waiting.done.set()
             self._call_back(receipts, error)
             return not error
 
-    def _write_together(self, batch: Batch, queue: list[_PendingDecisions]) -> str:
-        """Write everything in one transaction: nobody else decides."""
-        for waiting in queue:
-            batch.decisions.update(waiting.decisions)
-        error = self._write(batch) if batch else ''
-        for waiting in queue:
-            waiting.error = error
-        if error:
-            for waiting in queue:
-                for key in waiting.decisions:
-                    batch.decisions.pop(key, None)
-            self._requeue(batch)
-        return error
-
-    def _write_apart(self, batch: Batch, queue: list[_PendingDecisions]) -> str:
-        """Write each decision in a transaction of its own: each may come too late by itself."""
-        error = self._write(batch) if batch else ''
-        if error:
-            self._requeue(batch)
-        for waiting in queue:
-            own = Batch(dict(waiting.decisions), canary_base=waiting.canary_base)
-            error = error or self._write(own, waiting)
-            waiting.error = waiting.error or error
-        return error
-
     def _write(self, batch: Batch, waiting: _PendingDecisions | None = None) -> str:
         """Write a batch; return why it cannot be written now, and must be again."""
         try:
-            self._store.write(batch)
+            self.store.write(batch)
         except DecisionConflict as conflict:
             self.conflicts += 1
             self.on_conflict()
@@ -317,12 +285,12 @@ class StoreWriter:
                 waiting.error, waiting.is_conflict = str(conflict), True
             self._drop_rollout(batch)
             return self._write(batch) if batch else ''
-        except (OSError, sqlite3.Error) as error:
+        except OSError as error:
             return self._failed(error)
         if self._is_failing:
             self._is_failing = False
-            self._inform(f'{self._store.name} is writable again')
-        if self._store.is_shared and batch.decisions:
+            self._inform(f'{self.store.name} is writable again')
+        if batch.decisions:
             self._warn_of_dropped(batch.decisions)
             self.on_conflict()
         return ''
@@ -350,7 +318,7 @@ class StoreWriter:
 
     def _failed(self, error: Exception) -> str:
         self.failures += 1
-        text = f'{self._store.name} cannot be written ({error})'
+        text = f'{self.store.name} cannot be written ({error})'
         if not self._is_failing:
             self._is_failing = True
             self._warn(
@@ -366,7 +334,6 @@ class StoreWriter:
             batch.shadow.update(newer.shadow)
             batch.placements.update(newer.placements)
             batch.episodes.extend(newer.episodes)
-            batch.canary_base = max(batch.canary_base, newer.canary_base)
             batch.of_rollout |= newer.of_rollout
             batch.bases.update(newer.bases)
             self._next = batch
@@ -374,4 +341,4 @@ class StoreWriter:
     def close(self) -> None:
         """Write the queued items and close the store."""
         self.flush()
-        self._store.close()
+        self.store.close()

@@ -146,7 +146,7 @@ class NightRouter:
         core, self.core = self.core, None
         if core is None:
             return
-        core.writer._store.close()
+        core.writer.store.close()
         core._call_pool.close()
         if core.recorder:
             core.recorder.writer._output.close()

@@ -7,9 +7,8 @@ from pathlib import Path
 import shutil
 from typing import Any
 
-from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.content import DecisionKey, DRAIN, StoreContent, VERDICT
-from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.records import Batch, DecisionKey, DRAIN, StoreContent, VERDICT
+from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
 
 POLICIES = ('one@1', 'two@2')
 SLOTS = ('a', 'b', 'prod')
@@ -25,14 +24,14 @@ def drained(text: str = 'maintenance', *, now: bool = False) -> dict[str, Any]:
 
 def written(folder: Path, decisions: dict[DecisionKey, Any], **more: Any) -> None:
     """Write decisions as a router does, and end."""
-    store = Store(folder, 100, 'then')
+    store = SqliteStore(folder, 100, 'then')
     store.write(Batch(dict(decisions), **more))
     store.close()
 
 
-def opened(folder: Path, capacity: int = 100) -> Store:
+def opened(folder: Path, capacity: int = 100) -> SqliteStore:
     """Open, close and return it."""
-    store = Store(folder, capacity, 'now')
+    store = SqliteStore(folder, capacity, 'now')
     store.close()
     return store
 

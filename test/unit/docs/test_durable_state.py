@@ -10,11 +10,10 @@ import pytest
 
 from lerobot_serve.edge.decisions import Decision
 from lerobot_serve.learner.memory.memory import PAUSED
-from lerobot_serve.router.shared_state import tables
-from lerobot_serve.router.storage import content, schema
+from lerobot_serve.router.storage import postgres, records, sqlite_rows
 from lerobot_serve.tools.reference.durable_state import DURABLE_STATES, EDGE, LEARNER, ROUTER
 
-KINDS = {content.PARAMETER, content.DRAIN, content.VERDICT, content.CANARY}
+KINDS = {records.PARAMETER, records.DRAIN, records.VERDICT, records.CANARY}
 # the kinds are rows of `decisions`; the others protect, or say who uses the state
 OTHERS = {'decisions', 'seal', 'members', 'store'}
 
@@ -23,7 +22,7 @@ def listed(node: str) -> set[str]:
     return {each.kind for each in DURABLE_STATES if each.node == node}
 
 
-@pytest.mark.parametrize('source', [schema, tables])
+@pytest.mark.parametrize('source', [sqlite_rows, postgres])
 def test_each_table_of_a_router_is_listed(source):
     text = Path(source.__file__).read_text()
     made = set(re.findall(r'CREATE TABLE (?:IF NOT EXISTS )?(\w+)', text))

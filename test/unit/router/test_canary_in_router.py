@@ -20,7 +20,7 @@ from lerobot_serve.router.replicas.health import HealthRules
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import SlotCounters
 from lerobot_serve.router.storage.decisions import DurableDecisions
-from lerobot_serve.router.storage.store import Store
+from lerobot_serve.router.storage.sqlite_store import SqliteStore
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve_interfaces.msg import CanaryState
 
@@ -52,7 +52,9 @@ class Rig:
         """A router starts; what the one before knew is in the store."""
         if self.intent:
             self.intent.writer.close()
-        writer = StoreWriter(Store(self.folder, 10, 'now'), self.told.append, self.informed.append)
+        writer = StoreWriter(
+            SqliteStore(self.folder, 10, 'now'), self.told.append, self.informed.append
+        )
         context = make_context(self.world, self.told, self.informed)
         self.intent = DurableDecisions(writer, context)
         self.slot = Slot('b', ('/b',), HealthRules(5), HealthRules(2), self.intent.verdicts)

@@ -12,7 +12,7 @@ from support.nodes.small_client import SmallClient
 from support.nodes.zenoh_links import both_links
 
 from lerobot_serve.contract.schema import Flag, Status
-from lerobot_serve.router.storage.store import Store
+from lerobot_serve.router.storage.sqlite_store import SqliteStore
 from lerobot_serve_interfaces.msg import ReplicaState, SlotState
 from lerobot_serve_interfaces.srv import ControlSlot
 
@@ -197,7 +197,7 @@ def written(folder: Path, to: Path) -> set[str]:
     """Return the placements that a router which is killed now leaves behind."""
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(folder, to)
-    store = Store(to, 1000, 'now')
+    store = SqliteStore(to, 1000, 'now')
     store.close()
     return set(store.content.placements)
 

@@ -14,9 +14,8 @@ from support.nodes.router_manager import assert_well_ended, Manager
 from support.processes.log_lines import ours
 
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.content import stored_placement
-from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.records import Batch, stored_placement
+from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
 from lerobot_serve_interfaces.srv import ControlSlot
 
 LOADED = 2000
@@ -74,7 +73,7 @@ def write_placements(folder: Path, count: int) -> list[str]:
         f'before-{n}': stored_placement(bucket(f'before-{n}'), 'b', 50, False, 'a test')
         for n in range(count)
     }
-    store = Store(folder, count, 'before')
+    store = SqliteStore(folder, count, 'before')
     store.write(Batch(placements=dict(placed)))
     store.close()
     return list(placed)

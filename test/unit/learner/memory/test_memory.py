@@ -197,14 +197,14 @@ from support.learner.learner_rig import episode
 from lerobot_serve.learner.memory.memory import Memory
 memory = Memory(Path(sys.argv[1]))
 left = int(sys.argv[2])
-execute = memory._database.change
+execute = memory.change
 def counted(*values):
     global left
     left -= 1
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return execute(*values)
-memory._database.change = counted
+memory.change = counted
 memory.learn(episode(1, Path(sys.argv[1]) / 'bags'))
 record = memory.begin_round('p@0')
 memory.set_dataset(record.number, 'd' * 64, ['%064x' % 1])

@@ -189,7 +189,7 @@ class LearnerLife(RuleBasedStateMachine):
 
     @invariant()
     def at_most_one_round_is_open(self) -> None:
-        rows = self.rig.memory._database.rows("SELECT number FROM rounds WHERE end = ''")
+        rows = self.rig.memory.rows("SELECT number FROM rounds WHERE end = ''")
         assert len(rows) <= 1
 
 

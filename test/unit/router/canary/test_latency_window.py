@@ -10,7 +10,7 @@ from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
 
 from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.router.storage.content import CANARY
+from lerobot_serve.router.storage.records import CANARY
 from lerobot_serve_interfaces.srv import ControlSlot
 
 PROMOTE, ROLL_BACK, RESUME = (

@@ -16,7 +16,7 @@ from support.router.placement_rig import place
 
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable, REASON_LIMIT
 from lerobot_serve.router.placement.split import bucket, slot
-from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
 from lerobot_serve.router.storage.writer import StoreWriter
 
 EPISODES = ('a', 'b', 'c', 'd', 'e')
@@ -217,7 +217,7 @@ steps = st.tuples(
 
 @contextmanager
 def writing(folder: Path, capacity: int) -> Iterator[StoreWriter]:
-    writer = StoreWriter(Store(folder, capacity, 'now'), pytest.fail, pytest.fail)
+    writer = StoreWriter(SqliteStore(folder, capacity, 'now'), pytest.fail, pytest.fail)
     yield writer
     writer.close()
 
@@ -238,7 +238,7 @@ def test_a_table_that_is_made_again_places_no_episode_elsewhere(
             if number % 7 == 6:
                 writer.flush()
     with writing(folder, capacity) as writer:
-        again = PlacementTable(capacity, writer.content.placements)
+        again = PlacementTable(capacity, writer.store.content.placements)
     for episode in EPISODES:
         assert again.find(episode) == table.find(episode)
 
@@ -277,7 +277,7 @@ def test_neither_table_nor_store_grow_with_the_episodes_that_were_seen(tmp_path)
         assert len(table) == 100
     assert sizes[-1] < 200_000
     with writing(tmp_path, 100) as writer:
-        again = PlacementTable(100, writer.content.placements)
+        again = PlacementTable(100, writer.store.content.placements)
     newest = [f'episode {6000 - n}' for n in range(1, 101)]
     assert [again.find(name) for name in newest] == [table.find(name) for name in newest]
 

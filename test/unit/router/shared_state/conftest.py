@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from support.postgres.server import postgres_server
 
-from lerobot_serve.router.shared_state import follower
+from lerobot_serve.router.storage import follower
 
 
 @pytest.fixture(scope='module')

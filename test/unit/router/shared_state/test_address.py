@@ -7,7 +7,7 @@ import pytest
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.shared_state.address import check_address, state_address
+from lerobot_serve.router.storage.address import check_address, state_address
 
 URL = 'postgresql://router@db.site:5432/fleet'
 

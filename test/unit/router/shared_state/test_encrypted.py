@@ -11,9 +11,9 @@ from support.gateway.certificates import certificate_files
 from support.postgres.server import postgres_server
 from support.router.site_rig import Site
 
-from lerobot_serve.router.shared_state.address import StateAddress
-from lerobot_serve.router.shared_state.postgres_store import PostgresStore
-from lerobot_serve.router.storage.state_store import StoreRefused
+from lerobot_serve.router.storage.address import StateAddress
+from lerobot_serve.router.storage.postgres_store import PostgresStore
+from lerobot_serve.router.storage.store import StoreRefused
 
 PASSWORD = 'correct horse'
 
@@ -70,7 +70,7 @@ def test_two_routers_share_an_encrypted_state(tmp_path, server, url):
         first.set_live(split_percent=80)
         site.step()
         assert second.core.parameters.split_percent == 80
-        for connection in (first.core.writer._store._connection, first.core.follower._connection):
+        for connection in (first.core.writer.store._connection, first.core.follower._connection):
             assert connection.pgconn.ssl_in_use
     finally:
         site.close()

@@ -19,7 +19,7 @@ from lerobot_serve.router.shared_state.fleet_facts import (
     report_of,
     reported,
 )
-from lerobot_serve.router.shared_state.rows import Member
+from lerobot_serve.router.storage.rows import Member
 
 READY = SlotFacts(healthy=True, policy='act@1')
 OWN = Facts(replace(READY, policy='act@2'), READY)

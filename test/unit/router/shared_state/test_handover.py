@@ -19,7 +19,7 @@ from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.shared_state.handover import Import, what_to_import
 from lerobot_serve.router.shared_state.opening import LAST_STATE
-from lerobot_serve.router.storage.state_store import StoreRefused
+from lerobot_serve.router.storage.store import StoreRefused
 from lerobot_serve.state_folder import FolderLock
 from lerobot_serve_interfaces.srv import ControlSlot
 

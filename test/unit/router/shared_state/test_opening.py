@@ -11,10 +11,11 @@ from support.router.contexts import make_context
 
 from lerobot_serve.router.links import ParameterSource
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.shared_state import follower, opening, postgres_store
-from lerobot_serve.router.shared_state.postgres_store import is_away
-from lerobot_serve.router.storage.content import StoreContent
-from lerobot_serve.router.storage.state_store import StoreAway, StoreRefused
+from lerobot_serve.router.shared_state import opening
+from lerobot_serve.router.storage import follower, postgres_store
+from lerobot_serve.router.storage.postgres_store import is_away
+from lerobot_serve.router.storage.records import StoreContent
+from lerobot_serve.router.storage.store import StoreAway, StoreRefused
 
 SAID = 'connection to server at "10.0.0.9", port 5432 failed: '
 

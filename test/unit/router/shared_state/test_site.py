@@ -20,8 +20,8 @@ from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.monitoring.metrics import collect, state_losses
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.storage.content import SPLIT
-from lerobot_serve.router.storage.state_store import StoreUnwritable
+from lerobot_serve.router.storage.records import SPLIT
+from lerobot_serve.router.storage.store import StoreUnwritable
 from lerobot_serve_interfaces.msg import RoutingDecision
 from lerobot_serve_interfaces.srv import ControlSlot
 
@@ -189,7 +189,7 @@ class TestPlacements:
         second.place('zero')
         first.command(R.SET_SPLIT, split_percent=80)
         site.step(2)
-        version = first.core.writer._store.written['parameter', 'split_percent']
+        version = first.core.writer.store.written['parameter', 'split_percent']
         second.place('one')
         assert second.core.table.placements.find('one').split_version == version
         before, decision = decisions(second)
@@ -254,7 +254,7 @@ class TestPlacements:
     def test_a_split_that_cannot_be_stored_yet_has_no_version(self, site, pair, monkeypatch):
         first, second = pair
         with monkeypatch.context() as patch:
-            patch.setattr(first.core.writer._store, 'write', unwritable)
+            patch.setattr(first.core.writer.store, 'write', unwritable)
             first.set_live(split_percent=80)
             first.place('at once')
         site.step(2)
@@ -505,10 +505,10 @@ class TestRollout:
 
     def test_a_router_that_cannot_write_leaves_the_lead(self, site, pair):
         first, second = pair
-        first.core.writer._store.failure = 'its schema is 2'
+        first.core.writer.store.failure = 'its schema is 2'
         first.step()
         second.step()
-        first.core.writer._store.failure = 'its schema is 2'
+        first.core.writer.store.failure = 'its schema is 2'
         await_lead(site, second)
 
 

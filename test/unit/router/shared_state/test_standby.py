@@ -8,10 +8,10 @@ from support.postgres.server import postgres_server, standby_server
 from support.router.site_rig import Site
 from support.waiting import wait_until
 
-from lerobot_serve.router.shared_state import follower as following
-from lerobot_serve.router.shared_state.address import StateAddress
-from lerobot_serve.router.shared_state.postgres_store import PostgresStore
-from lerobot_serve.router.storage.state_store import StoreRefused
+from lerobot_serve.router.storage import follower as following
+from lerobot_serve.router.storage.address import StateAddress
+from lerobot_serve.router.storage.postgres_store import PostgresStore
+from lerobot_serve.router.storage.store import StoreRefused
 from lerobot_serve_interfaces.srv import ControlSlot
 
 R = ControlSlot.Request

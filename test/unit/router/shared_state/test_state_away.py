@@ -12,12 +12,13 @@ from support.postgres.server import postgres_server
 from support.router.site_rig import Site
 from support.waiting import wait_until
 
-from lerobot_serve.router.shared_state import follower as following
-from lerobot_serve.router.shared_state import postgres_store, tables
-from lerobot_serve.router.shared_state.address import StateAddress
-from lerobot_serve.router.shared_state.postgres_store import PostgresStore
-from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.state_store import StoreAway, StoreRefused, StoreUnwritable
+from lerobot_serve.router.storage import follower as following
+from lerobot_serve.router.storage import postgres as tables
+from lerobot_serve.router.storage import postgres_store
+from lerobot_serve.router.storage.address import StateAddress
+from lerobot_serve.router.storage.postgres_store import PostgresStore
+from lerobot_serve.router.storage.records import Batch
+from lerobot_serve.router.storage.store import StoreAway, StoreRefused, StoreUnwritable
 from lerobot_serve_interfaces.srv import ControlSlot
 
 R = ControlSlot.Request
@@ -110,7 +111,7 @@ def test_a_backlog_is_written_in_parts_and_events_once(site, own_server, monkeyp
         first.core.writer.record_episode((f'episode {number}', 'begun', 'candidate'))
     assert not first.core.writer.flush()
     own_server.start()
-    write, answers = first.core.writer._store._write_slice, iter([False, True, False])
+    write, answers = first.core.writer.store._write_slice, iter([False, True, False])
 
     def lose_an_answer(connection, batch):
         kept = list(batch.episodes)
@@ -119,7 +120,7 @@ def test_a_backlog_is_written_in_parts_and_events_once(site, own_server, monkeyp
             batch.episodes[:] = kept
             raise StoreUnwritable('the answer was lost')
 
-    monkeypatch.setattr(first.core.writer._store, '_write_slice', lose_an_answer)
+    monkeypatch.setattr(first.core.writer.store, '_write_slice', lose_an_answer)
     assert not first.core.writer.flush()
     assert first.core.writer.flush()
     with psycopg.connect(site.url) as connection:

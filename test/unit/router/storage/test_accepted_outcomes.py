@@ -16,9 +16,8 @@ from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.canary.controller import ARM_OF_SLOT
 from lerobot_serve.router.canary.facts import ArmCounts
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.content import counted_until, stored_placement
-from lerobot_serve.router.storage.store import Store
+from lerobot_serve.router.storage.records import Batch, counted_until, stored_placement
+from lerobot_serve.router.storage.sqlite_store import SqliteStore
 from lerobot_serve.router.storage.writer import DECISION_LIMIT_S, StoreWriter
 from lerobot_serve_interfaces.srv import ControlSlot
 
@@ -130,7 +129,7 @@ def test_an_open_episode_of_the_last_moment_becomes_unreported_in_time(routers):
 def test_an_episode_of_which_only_the_placement_is_known_may_be_reported(tmp_path):
     """A router of an older version has stored nothing else."""
     name = NAMES['b'][0]
-    store = Store(tmp_path, 10, 'now')
+    store = SqliteStore(tmp_path, 10, 'now')
     store.write(Batch(placements={name: stored_placement(bucket(name), 'b', 50, False, '')}))
     store.close()
     rig = RoutingRig(tmp_path)
@@ -153,13 +152,13 @@ def test_what_a_snapshot_has_counted_is_not_counted_again(routers):
 
 
 def test_events_of_forgotten_episodes_leave_the_file(tmp_path):
-    store = Store(tmp_path, 10, 'now')
+    store = SqliteStore(tmp_path, 10, 'now')
     writer = StoreWriter(store, [].append, [].append)
     for number in range(100):
         writer.record_episode((f'episode {number}', 'begun', 'candidate'))
     writer.enqueue({('canary', ''): {'shared': {'counted_until': 90}}})
     writer.close()
-    numbers = [number for number, _ in Store(tmp_path, 10, 'now').content.episodes]
+    numbers = [number for number, _ in SqliteStore(tmp_path, 10, 'now').content.episodes]
     # what is not counted stays, however old
     assert numbers == list(range(71, 101))
 
@@ -192,7 +191,7 @@ def test_a_full_disk_is_not_accepted_and_the_repetition_is_as_soon_as_there_is_r
     core, name = routers.rig.core, NAMES['b'][0]
     request(routers.rig, name)
     with monkeypatch.context() as patch:
-        patch.setattr(core.writer._store, 'write', full)
+        patch.setattr(core.writer.store, 'write', full)
         assert 'No space left' in accept(routers.rig, name, FAILURE)
         assert 'No space left' in accept(routers.rig, name, FAILURE)
     assert accept(routers.rig, name, FAILURE) == ''
@@ -200,7 +199,7 @@ def test_a_full_disk_is_not_accepted_and_the_repetition_is_as_soon_as_there_is_r
 
 
 def test_a_disk_that_hangs_is_said_in_time_and_costs_no_thread(tmp_path, monkeypatch):
-    store = Store(tmp_path, 10, 'now')
+    store = SqliteStore(tmp_path, 10, 'now')
     writer, write = StoreWriter(store, [].append, [].append), store.write
     hangs, goes_on = threading.Event(), threading.Event()
     said: list[str] = []
@@ -229,7 +228,7 @@ def test_a_disk_that_hangs_is_said_in_time_and_costs_no_thread(tmp_path, monkeyp
 
 
 def test_many_wait_for_one_write(tmp_path, monkeypatch):
-    store = Store(tmp_path, 10, 'now')
+    store = SqliteStore(tmp_path, 10, 'now')
     writer, write = StoreWriter(store, [].append, [].append), store.write
     writes: list[int] = []
     first, goes_on, all_said = threading.Event(), threading.Event(), threading.Event()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
-import sqlite3
 
 import pytest
 from support.router.restarting import Routers
@@ -15,7 +14,8 @@ from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommand
 from lerobot_serve.router.placement.eligibility import PolicyVerdict
 from lerobot_serve.router.placement.episode_placement import NoSlotAvailable
 from lerobot_serve.router.replicas.slot import NO_VERDICT
-from lerobot_serve.router.storage.store import FILE
+from lerobot_serve.router.storage.sqlite_store import FILE
+from lerobot_serve.router.storage.store import StoreUnwritable
 from lerobot_serve.trace.format.records import RecordIds
 from lerobot_serve_interfaces.srv import ControlSlot
 
@@ -233,9 +233,9 @@ def test_with_a_full_disk_a_rollback_acts_and_nothing_is_allowed_more(routers, m
     rig = routers.start()
     routers.set_live(canary_plan=PLAN)
     routers.poll()
-    store = rig.core.writer._store
+    store = rig.core.writer.store
     monkeypatch.setattr(
-        store, 'write', lambda batch: (_ for _ in ()).throw(sqlite3.OperationalError('full'))
+        store, 'write', lambda batch: (_ for _ in ()).throw(StoreUnwritable('full'))
     )
     monkeypatch.setattr(store, 'failure', 'full')
     text = run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')

@@ -13,16 +13,16 @@ from support.router.store_rig import bars, copied, drained, drains, opened, roll
 from lerobot_serve import atomic_file
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.storage import schema
-from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.content import (
+from lerobot_serve.router.storage import sqlite_rows as schema
+from lerobot_serve.router.storage.records import (
+    Batch,
     default_decisions,
     DRAIN,
     stored_placement,
     VERDICT,
 )
-from lerobot_serve.router.storage.state_store import StoreRefused
-from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
+from lerobot_serve.router.storage.store import StoreRefused, StoreUnwritable
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.state_folder import FolderLock
 
@@ -53,7 +53,7 @@ def test_all_of_it_is_there_again(tmp_path):
 
 
 def test_of_the_placements_the_newest_are_known_and_what_is_forgotten_is_gone(tmp_path):
-    store = Store(tmp_path, 100, 'now')
+    store = SqliteStore(tmp_path, 100, 'now')
     for name in ('ep_1', 'ep_2', 'ep_3', 'ep_1'):
         store.write(Batch(placements=placed(name)))
     store.write(Batch(placements={'ep_2': None}))
@@ -63,9 +63,9 @@ def test_of_the_placements_the_newest_are_known_and_what_is_forgotten_is_gone(tm
 
 
 def test_two_routers_never_have_one_store(tmp_path):
-    first = Store(tmp_path, 100, 'now')
+    first = SqliteStore(tmp_path, 100, 'now')
     with pytest.raises(StoreRefused, match='in use by another process; stop that one'):
-        Store(tmp_path, 100, 'now')
+        SqliteStore(tmp_path, 100, 'now')
     first.write(Batch(dict(BARRED)))
     first.close()
     assert ('b', 'two@2') in bars(opened(tmp_path).content)
@@ -78,7 +78,7 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(tmp_path):
     connection.close()
     before = (tmp_path / FILE).read_bytes()
     with pytest.raises(StoreRefused, match='has schema 3 of a newer lerobot_serve'):
-        Store(tmp_path, 100, 'now')
+        SqliteStore(tmp_path, 100, 'now')
     assert (tmp_path / FILE).read_bytes() == before
 
 
@@ -88,16 +88,16 @@ def test_a_file_of_another_program_is_left_as_it_is(tmp_path):
     connection.close()
     before = (tmp_path / FILE).read_bytes()
     with pytest.raises(StoreRefused, match='no store of a router'):
-        Store(tmp_path, 100, 'now')
+        SqliteStore(tmp_path, 100, 'now')
     assert (tmp_path / FILE).read_bytes() == before
 
 
 def test_an_older_store_is_brought_up_to_date_a_step_at_a_time(tmp_path, monkeypatch):
     written(tmp_path, BARRED)
     steps = (*schema.MIGRATIONS, ('CREATE TABLE more (name)',), ('ALTER TABLE more ADD at TEXT',))
-    monkeypatch.setattr('lerobot_serve.router.storage.store.MIGRATIONS', steps)
-    monkeypatch.setattr('lerobot_serve.router.storage.store.VERSION', len(steps))
-    store = Store(tmp_path, 100, 'now')
+    monkeypatch.setattr('lerobot_serve.router.storage.sqlite_store.MIGRATIONS', steps)
+    monkeypatch.setattr('lerobot_serve.router.storage.sqlite_store.VERSION', len(steps))
+    store = SqliteStore(tmp_path, 100, 'now')
     assert store._connection.execute('PRAGMA user_version').fetchone() == (len(steps),)
     store._connection.execute("INSERT INTO more VALUES ('x', 'y')")
     assert store.content.decisions == default_decisions() | BARRED
@@ -105,7 +105,7 @@ def test_an_older_store_is_brought_up_to_date_a_step_at_a_time(tmp_path, monkeyp
 
 
 def test_what_was_written_is_with_the_system_when_write_returns(tmp_path):
-    store = Store(tmp_path / 'here', 100, 'now')
+    store = SqliteStore(tmp_path / 'here', 100, 'now')
     store.write(Batch(placements=placed('ep_1')))
     store.write(Batch(dict(BARRED)))
     store.write(Batch(placements=placed('ep_2')))
@@ -116,7 +116,7 @@ def test_what_was_written_is_with_the_system_when_write_returns(tmp_path):
 
 
 def test_a_decision_does_not_stand_in_the_log_alone(tmp_path):
-    store = Store(tmp_path / 'here', 100, 'now')
+    store = SqliteStore(tmp_path / 'here', 100, 'now')
     store.write(Batch(dict(BARRED)))
     there = copied(tmp_path / 'here', tmp_path / 'there')
     store.close()
@@ -125,13 +125,13 @@ def test_a_decision_does_not_stand_in_the_log_alone(tmp_path):
 
 
 def test_a_disk_that_is_full_writes_nothing_and_all_of_it_later(tmp_path):
-    store = Store(tmp_path, 100, 'now')
+    store = SqliteStore(tmp_path, 100, 'now')
     pages = store._connection.execute('PRAGMA page_count').fetchone()[0]
     store._connection.execute(f'PRAGMA max_page_count = {pages}')
     much = Batch(
         {**BARRED}, placements={k: v for n in range(2000) for k, v in placed(f'ep_{n}').items()}
     )
-    with pytest.raises(sqlite3.Error):
+    with pytest.raises(StoreUnwritable):
         store.write(much)
     assert 'full' in store.failure
     # SQLite counts pages for one connection: the next one has room
@@ -143,7 +143,7 @@ def test_a_disk_that_is_full_writes_nothing_and_all_of_it_later(tmp_path):
 
 
 def test_a_folder_that_is_taken_away_is_made_again_with_all_decisions(tmp_path):
-    store = Store(tmp_path / 'here', 100, 'now')
+    store = SqliteStore(tmp_path / 'here', 100, 'now')
     store.write(Batch(dict(BARRED)))
     for file in (tmp_path / 'here').iterdir():
         file.unlink()
@@ -156,7 +156,7 @@ def test_a_folder_that_is_taken_away_is_made_again_with_all_decisions(tmp_path):
 
 def test_a_store_that_fails_is_a_warning_and_one_that_works_again_is_none(tmp_path, monkeypatch):
     warned, informed = [], []
-    store = Store(tmp_path, 100, 'now')
+    store = SqliteStore(tmp_path, 100, 'now')
     writer, write = StoreWriter(store, warned.append, informed.append), store.write
 
     def full(batch: Batch) -> None:
@@ -177,7 +177,7 @@ def test_a_store_that_fails_is_a_warning_and_one_that_works_again_is_none(tmp_pa
 
 def test_a_folder_that_another_router_put_in_its_place_is_left_alone(tmp_path):
     here = tmp_path / 'here'
-    store = Store(here, 100, 'now')
+    store = SqliteStore(here, 100, 'now')
     store.lock = FolderLock(here, '/first', 'state_folder')
     shutil.rmtree(here)
     other = FolderLock(here, '/second', 'state_folder')
@@ -197,13 +197,13 @@ def test_a_folder_that_another_router_put_in_its_place_is_left_alone(tmp_path):
 def test_a_new_file_survives_a_power_cut(tmp_path, monkeypatch):
     synced: list[Path] = []
     monkeypatch.setattr(atomic_file, 'sync_folder', synced.append)
-    Store(tmp_path / 'here', 100, 'now').close()
+    SqliteStore(tmp_path / 'here', 100, 'now').close()
     assert synced == [tmp_path / 'here']
 
 
 def test_a_file_that_is_put_in_its_place_does_not_take_the_decisions(tmp_path):
     written(tmp_path / 'other', {})
-    store = Store(tmp_path / 'here', 100, 'now')
+    store = SqliteStore(tmp_path / 'here', 100, 'now')
     store.write(Batch(dict(BARRED)))
     (tmp_path / 'other' / FILE).replace(tmp_path / 'here' / FILE)
     store.write(Batch({(DRAIN, 'a'): drained()}))

@@ -24,8 +24,8 @@ from support.router.store_rig import (
 )
 
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.storage.batch import Batch
-from lerobot_serve.router.storage.content import (
+from lerobot_serve.router.storage.records import (
+    Batch,
     default_decisions,
     DRAIN,
     NO_DRAIN,
@@ -33,8 +33,8 @@ from lerobot_serve.router.storage.content import (
     stored_placement,
     VERDICT,
 )
-from lerobot_serve.router.storage.state_store import StoreRefused
-from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
+from lerobot_serve.router.storage.store import StoreRefused
 
 PLACED = {f'ep_{n}': stored_placement(bucket(f'ep_{n}'), 'b', 50, False, '') for n in range(40)}
 KEPT = {
@@ -121,7 +121,7 @@ def test_the_damaged_file_is_kept_and_what_is_well_is_known(whole, tmp_path):
 
 def test_a_row_that_is_taken_away_is_missed(whole, tmp_path):
     shutil.copytree(whole, tmp_path / 'x')
-    store = Store(tmp_path / 'x', 100, 'now')
+    store = SqliteStore(tmp_path / 'x', 100, 'now')
     store._connection.execute("DELETE FROM decisions WHERE kind = 'verdict'")
     store.close()
     store = opened(tmp_path / 'x')
@@ -157,11 +157,11 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.folder, self.number = None, 0
         self.decisions, self.placements = default_decisions(), {}
-        self.store: Store | None = None
+        self.store: SqliteStore | None = None
 
     def begin(self, folder: Path) -> None:
         self.folder = folder
-        self.store = Store(folder, 1000, 'now')
+        self.store = SqliteStore(folder, 1000, 'now')
 
     @rule(wanted=DECISIONS)
     def decide(self, wanted):

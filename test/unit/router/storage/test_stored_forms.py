@@ -19,9 +19,9 @@ from lerobot_serve.router.shared_state.fleet_facts import (
     report_of,
     reported,
 )
-from lerobot_serve.router.storage.batch import full_batch, to_json_line
-from lerobot_serve.router.storage.schema import APPLICATION_ID, VERSION
-from lerobot_serve.router.storage.store import FILE, Store
+from lerobot_serve.router.storage.rows import to_json_line
+from lerobot_serve.router.storage.sqlite_rows import APPLICATION_ID, VERSION
+from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
 
 STATES = FOLDER / 'stored_state'
 WATCHED = Terms(margin=0.2, false_promotion=0.2, block_episodes=1)
@@ -76,9 +76,9 @@ def test_a_file_is_read_and_written_again(tmp_path):
     kept.executescript((STATES / 'router.sql').read_text())
     kept.executescript(f'PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={VERSION}')
     kept.close()
-    store, new = Store(tmp_path, 100, 'now'), Store(tmp_path / 'new', 100, 'now')
+    store, new = SqliteStore(tmp_path, 100, 'now'), SqliteStore(tmp_path / 'new', 100, 'now')
     assert not store.damage
-    new.write(full_batch(store.content))
+    new.write(store.content.batch())
     store.close()
     new.close()
     written = sqlite3.connect(tmp_path / 'new' / FILE)

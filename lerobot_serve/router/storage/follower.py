@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 import json
 import math
 import threading
@@ -20,26 +21,29 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from lerobot_serve.router.shared_state.postgres_store import first_line, PostgresStore
-from lerobot_serve.router.shared_state.rows import (
-    Changes,
+from lerobot_serve.router.storage.postgres import (
+    connect,
+    Connection,
+    interrupt,
+    LEADS,
+    lock_key,
+    time_limit,
+)
+from lerobot_serve.router.storage.postgres_store import (
     DECISION_COLUMNS,
-    Member,
     PLACEMENT_COLUMNS,
+    PostgresStore,
+)
+from lerobot_serve.router.storage.records import EpisodeRow, StoreDamage, StoredPlacement
+from lerobot_serve.router.storage.rows import (
+    DecisionRow,
+    Member,
     read_decisions,
     read_members,
     read_placements,
     read_shadow,
 )
-from lerobot_serve.router.shared_state.tables import (
-    connect,
-    Connection,
-    enter_schema,
-    interrupt,
-    lock_key,
-    ROLLOUT,
-    time_limit,
-)
+from lerobot_serve.router.storage.store import first_line
 
 PERIOD_S, GAP_S, RETRY_S = 0.25, 0.02, 0.5
 # a member that was not seen for MEMBER_S is away; one that leads and stands still for STUCK_S
@@ -53,6 +57,26 @@ PRUNE_PERIOD_S, PRUNED_AT_ONCE, KEPT_HOURS = 10.0, 2000, 24
 # of one round: the next one goes on
 EPISODES_LIMIT, PLACEMENTS_LIMIT = 10_000, 20_000
 CHANGES_LIMIT = 64
+
+
+@dataclass(slots=True)
+class Changes:
+    """
+    What a look at the shared state found. `is_whole`: `decisions` are all there are. `episodes`
+    are those after the revision `episodes_after`, with their own.
+    """
+
+    decisions: list[DecisionRow] = field(default_factory=list)
+    is_whole: bool = False
+    placements: list[tuple[str, StoredPlacement]] = field(default_factory=list)
+    # policy, router, record or None
+    shadow: list[tuple[str, str, Any]] = field(default_factory=list)
+    episodes: list[tuple[int, EpisodeRow]] = field(default_factory=list)
+    episodes_after: int = 0
+    # None: not known, because the state cannot be reached
+    members: list[Member] | None = None
+    leads: bool = False
+    damage: StoreDamage = field(default_factory=StoreDamage)
 
 
 class StateFollower:
@@ -143,9 +167,8 @@ class StateFollower:
             interrupt(connection)
 
     def _connect(self) -> Connection:
-        connection = self._connection = connect(self._address.url, f'{self.store.node} follows')
+        connection = self._connection = connect(self._address, f'{self.store.node} follows')
         with time_limit(connection):
-            enter_schema(connection, self._address.schema)
             connection.execute(sql.SQL('LISTEN {}').format(sql.Identifier(self._address.schema)))
         with self._lock:
             # what was written while it was away, and what was not
@@ -249,7 +272,7 @@ class StateFollower:
         return not is_idle and (self._leads or self._try_to_lead(connection))
 
     def _try_to_lead(self, connection: Connection) -> bool:
-        key = (ROLLOUT, lock_key(self._address.schema))
+        key = (LEADS, lock_key(self._address.schema))
         found = connection.execute('SELECT pg_try_advisory_lock(%s, %s)', key).fetchone()
         if found == (True,):
             return True
@@ -282,7 +305,7 @@ class StateFollower:
             (0 if changes.is_whole else self._decided,),
         ).fetchall()
         placements = connection.execute(
-            f'SELECT {PLACEMENT_COLUMNS} FROM placements WHERE revision > %s '
+            f'SELECT {PLACEMENT_COLUMNS}, revision, router FROM placements WHERE revision > %s '
             'ORDER BY revision LIMIT %s',
             (self._placed, PLACEMENTS_LIMIT),
         ).fetchall()
@@ -298,12 +321,12 @@ class StateFollower:
             )
             changes.episodes = [(number, (name, what, arm)) for number, name, what, arm in rows]
         changes.decisions = read_decisions(decisions, changes.damage)
-        others = (row for row in placements if row[7] != self.store.router)
-        changes.placements = read_placements(others, changes.damage)
+        others = (row[:-2] for row in placements if row[-1] != self.store.router)
+        changes.placements = list(read_placements(others, changes.damage))
         changes.shadow = read_shadow(shadow)
         self._decided = max((row[3] for row in decisions), default=self._decided)
         self._compared = max((row[3] for row in shadow), default=self._compared)
-        self._placed = max((row[6] for row in placements), default=self._placed)
+        self._placed = max((row[-2] for row in placements), default=self._placed)
 
     def _prune(self, connection: Connection, counted: int) -> None:
         """Remove what no router needs any more."""

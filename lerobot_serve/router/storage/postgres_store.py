@@ -10,26 +10,16 @@ it since this one read it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any
 
 import psycopg
 
-from lerobot_serve.router.shared_state.address import StateAddress
-from lerobot_serve.router.shared_state.rows import (
-    clean,
-    DECISION_COLUMNS,
-    json_or_none,
-    PLACEMENT_COLUMNS,
-    read_decisions,
-    read_placements,
-)
-from lerobot_serve.router.shared_state.tables import (
+from lerobot_serve.router.storage.address import StateAddress
+from lerobot_serve.router.storage.postgres import (
     connect,
     Connection,
-    enter_schema,
     lock_key,
     other_sites,
     prepare_schema,
@@ -37,30 +27,35 @@ from lerobot_serve.router.shared_state.tables import (
     VERSION,
     WRITES,
 )
-from lerobot_serve.router.storage.batch import Batch, to_json_line
-from lerobot_serve.router.storage.content import (
-    CANARY,
-    DecisionKey,
-    EpisodeRow,
-    fail_closed,
+from lerobot_serve.router.storage.records import (
+    Batch,
+    NEWEST,
     readable_content,
+    ROLLOUT,
     StoreContent,
-    StoreDamage,
-    StoredPlacement,
 )
-from lerobot_serve.router.storage.state_store import (
+from lerobot_serve.router.storage.rows import (
+    clean,
+    json_or_none,
+    read_decisions,
+    read_placements,
+    to_json_line,
+)
+from lerobot_serve.router.storage.store import (
     DecisionConflict,
+    first_line,
+    Store,
     StoreAway,
     StoreRefused,
     StoreUnwritable,
 )
-from lerobot_serve.router.storage.writer import NEWEST
-from lerobot_serve.state_folder import FolderLock
 
 CONFLICT = (
     'another router changed the rollout at the same moment; look at it with `lerobot-serve '
     'rollout status`, then repeat the command'
 )
+DECISION_COLUMNS = 'kind, name, value, revision, router'
+PLACEMENT_COLUMNS = 'episode, slot, split_percent, moved, reason, split_version'
 WRITE_DECISION = """
     INSERT INTO decisions VALUES (%(kind)s, %(name)s, %(value)s, nextval('revisions'), %(router)s)
     ON CONFLICT (kind, name) DO UPDATE
@@ -95,33 +90,29 @@ REFUSALS = ('FATAL', 'certificate', 'does not support SSL')
 BUSY = ('starting up', 'shutting down', 'recovery', 'too many')
 
 
-class PostgresStore:
+class PostgresStore(Store):
     """
     See the module. `router` names this run of the router, `node` the router for ever.
 
-    `revision` is the newest that `content` has, `canary_revision` that of the rollout in it;
-    `written` has the revision of the last write of each decision, for any thread; `other_sites`
-    are those of the database beside this one.
+    `revision` is the newest that `content` has; `other_sites` are those of the database beside
+    this one.
     """
 
-    is_shared = True
+    is_shared, errors = True, psycopg.Error
+    _connection: Connection | None
 
     def __init__(
         self, address: StateAddress, router: str, node: str, capacity: int, when: str
     ) -> None:
         """Connect, create or migrate the tables, read them. Raises StoreRefused."""
+        super().__init__(address.name)
         self.address, self.router, self.node = address, router, node
-        self.failure, self.damage = '', StoreDamage()
-        self.lock: FolderLock | None = None
-        self.revision = self.canary_revision = 0
-        self.known: dict[DecisionKey, int] = {}
-        self.written: dict[DecisionKey, int] = {}
-        self._connection: Connection | None = None
+        self.revision = 0
         try:
-            self._connection = connect(address.url, f'{node} writes')
-            prepare_schema(self._connection, address.schema, self.name)
-            self.content = self._read(capacity)
-            self.other_sites = other_sites(self._connection, address.schema)
+            connection = self._connection = connect(address, f'{node} writes')
+            prepare_schema(connection, address.schema, self.name)
+            self.content = self._read(connection, capacity)
+            self.other_sites = other_sites(connection, address.schema)
         except psycopg.Error as error:
             self.close()
             kind = StoreAway if is_away(error) else StoreRefused
@@ -132,36 +123,19 @@ class PostgresStore:
         except BaseException:
             self.close()
             raise
-        if self.damage:
-            fail_closed(self.content, self.damage, when)
+        self._fail_closed(when)
 
-    @property
-    def name(self) -> str:
-        return self.address.name
-
-    def close(self) -> None:
-        """Disconnect, and release the folder."""
-        self._disconnect()
-        if self.lock:
-            self.lock.release()
-
-    def _disconnect(self) -> None:
-        if self._connection:
-            with suppress(psycopg.Error):
-                self._connection.close()
-            self._connection = None
-
-    def _read(self, capacity: int) -> StoreContent:
+    def _read(self, connection: Connection, capacity: int) -> StoreContent:
         """Return the content at one moment, and set its revisions."""
-        assert self._connection
-        with self._connection.transaction():
-            execute = self._connection.execute
+        with connection.transaction():
+            execute = connection.execute
             execute('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY')
             # millions of placements, once
             execute("SET LOCAL statement_timeout = '60s'")
             decisions = execute(f'SELECT {DECISION_COLUMNS} FROM decisions').fetchall()
             placements = execute(
-                f'SELECT {PLACEMENT_COLUMNS} FROM placements ORDER BY revision DESC LIMIT %s',
+                f'SELECT {PLACEMENT_COLUMNS}, revision FROM placements '
+                'ORDER BY revision DESC LIMIT %s',
                 (capacity,),
             ).fetchall()
             shadow = execute(
@@ -176,43 +150,24 @@ class PostgresStore:
         self.known = {row.key: row.revision for row in rows}
         content = readable_content(self.damage)
         content.decisions |= {row.key: row.value for row in rows if row.value is not None}
-        content.placements = OrderedDict(read_placements(reversed(placements), self.damage))
+        found = (row[:-1] for row in reversed(placements))
+        content.placements = OrderedDict(read_placements(found, self.damage))
         content.shadow = {policy: json_or_none(record) for policy, record in shadow}
         content.episodes = [(number, (*row,)) for number, *row in reversed(episodes)]
-        found = [row[3] for row in decisions] + [row[6] for row in placements]
-        self.revision = max(found, default=0)
-        self.canary_revision = max((r.revision for r in rows if r.key[0] == CANARY), default=0)
+        revisions = [row[3] for row in decisions] + [row[-1] for row in placements]
+        self.revision = max(revisions, default=0)
         return content
 
-    def write(self, batch: Batch) -> None:
-        """
-        Write the decisions of a batch in one transaction, then the rest in slices; what is written
-        is removed. Raises StoreUnwritable; DecisionConflict when another router has changed the
-        rollout meanwhile.
-        """
-        try:
-            connection = self._connected()
-            self._write_decisions(connection, batch)
-            while batch.placements or batch.shadow or batch.episodes:
-                self._write_slice(connection, batch)
-        except psycopg.Error as error:
-            self.failure = first_line(error)
-            if not isinstance(error, psycopg.OperationalError):
-                # the connection is sound
-                raise StoreUnwritable(self.failure) from error
+    def _write(self, batch: Batch) -> None:
+        """Write the decisions of a batch in one transaction, then the rest in slices."""
+        if self.failure:
             self._disconnect()
-            raise StoreUnwritable(self.failure) from error
-        except StoreUnwritable as error:
-            self.failure = str(error)
-            raise
-        self.failure = ''
-
-    def _connected(self) -> Connection:
-        if self._connection is None or self._connection.closed:
-            self._connection = connect(self.address.url, f'{self.node} writes')
-            with time_limit(self._connection):
-                enter_schema(self._connection, self.address.schema)
-        return self._connection
+        if self._connection is None:
+            self._connection = connect(self.address, f'{self.node} writes')
+        connection = self._connection
+        self._write_decisions(connection, batch)
+        while batch.placements or batch.shadow or batch.episodes:
+            self._write_slice(connection, batch)
 
     @contextmanager
     def _transaction(self, connection: Connection) -> Iterator[None]:
@@ -243,79 +198,58 @@ class PostgresStore:
             return
         written = {}
         with self._transaction(connection):
-            for (kind, name), value in batch.decisions.items():
-                is_rollout = kind == CANARY
-                base = batch.canary_base if is_rollout else batch.bases.get((kind, name), NEWEST)
+            for key, value in batch.decisions.items():
                 row = {
-                    'kind': kind,
-                    'name': clean(name),
+                    'kind': key[0],
+                    'name': clean(key[1]),
                     'value': None if value is None else to_json_line(value),
                     'router': self.router,
-                    'base': base,
+                    'base': batch.bases.get(key, NEWEST),
                 }
-                found = connection.execute(WRITE_DECISION, row).fetchone()
-                if found is None and is_rollout:
+                if found := connection.execute(WRITE_DECISION, row).fetchone():
+                    written[key] = int(found[0])
+                elif key == ROLLOUT:
                     raise DecisionConflict(CONFLICT)
-                if found:
-                    written[kind, name] = int(found[0])
         self.written.update(written)
         for key in written:
             del batch.decisions[key]
 
     def _write_slice(self, connection: Connection, batch: Batch) -> None:
         """Write some of the other rows, so that no transaction is long, and remove them."""
-        placements = dict(islice(batch.placements.items(), SLICE))
+        placed = dict(islice(batch.placements.items(), SLICE))
         shadow, episodes = dict(batch.shadow), batch.episodes[:SLICE]
-        with self._transaction(connection):
-            self._write_rows(connection, placements, shadow, episodes)
-        for episode in placements:
+        with self._transaction(connection), connection.cursor() as cursor:
+            # of a backlog in slices, no placement before its begin: it would not count
+            cursor.executemany(
+                WRITE_EPISODE,
+                [
+                    (self.router, number, clean(episode), what, arm)
+                    for number, (episode, what, arm) in episodes
+                ],
+            )
+            cursor.executemany(
+                WRITE_PLACEMENT,
+                [
+                    (
+                        *(clean(name), p.slot, p.split_percent, p.moved, clean(p.reason)),
+                        *(p.split_version, self.router),
+                    )
+                    for name, p in placed.items()
+                    # a router forgets by itself; the leader removes the oldest for all
+                    if p
+                ],
+            )
+            cursor.executemany(
+                WRITE_SHADOW,
+                [
+                    (clean(policy), self.node, None if record is None else to_json_line(record))
+                    for policy, record in shadow.items()
+                ],
+            )
+        for episode in placed:
             del batch.placements[episode]
         batch.shadow.clear()
         del batch.episodes[:SLICE]
-
-    def _write_rows(
-        self,
-        connection: Connection,
-        placed_episodes: Mapping[str, StoredPlacement | None],
-        records: Mapping[str, Any],
-        events: Sequence[tuple[int, EpisodeRow]],
-    ) -> None:
-        placements = [
-            (
-                clean(episode),
-                placed.slot,
-                placed.split_percent,
-                placed.moved,
-                clean(placed.reason),
-                placed.split_version,
-                self.router,
-            )
-            for episode, placed in placed_episodes.items()
-            # a router forgets by itself; the leader removes the oldest for all
-            if placed
-        ]
-        shadow = [
-            (clean(policy), self.node, None if record is None else to_json_line(record))
-            for policy, record in records.items()
-        ]
-        episodes = [
-            (self.router, number, clean(episode), what, arm)
-            for number, (episode, what, arm) in events
-        ]
-        with connection.cursor() as cursor:
-            for statement, rows in (
-                # of a backlog in slices, no placement before its begin: it would not count
-                (WRITE_EPISODE, episodes),
-                (WRITE_PLACEMENT, placements),
-                (WRITE_SHADOW, shadow),
-            ):
-                if rows:
-                    cursor.executemany(statement, rows)
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error of the server or of libpq."""
-    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
 def is_away(error: psycopg.Error) -> bool:

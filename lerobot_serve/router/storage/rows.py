@@ -1,31 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that routers exchange through the shared state, and how they are read. Pure."""
+"""The rows of a store, and how they are read. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from enum import auto, Enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 import json
 from typing import Any
 
 from lerobot_serve.contract.limits import SLOTS
+from lerobot_serve.files.load import load
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.storage.content import (
+from lerobot_serve.router.storage.records import (
     CANARY,
     COUNTED,
     COUNTED_UNTIL,
     DecisionKey,
-    EpisodeRow,
+    FORMS,
     stored_placement,
     StoreDamage,
     StoredPlacement,
     VERDICT,
 )
-from lerobot_serve.router.storage.state_store import decision_problem
-
-DECISION_COLUMNS = 'kind, name, value, revision, router'
-PLACEMENT_COLUMNS = 'episode, slot, split_percent, moved, reason, split_version, revision, router'
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,68 +45,34 @@ class Member:
     report: dict[str, Any]
 
 
-@dataclass(slots=True)
-class Changes:
+def is_news(
+    revision: int, own: int, *, is_unwritten: bool, is_whole: bool, is_known: bool
+) -> bool:
     """
-    What a look at the shared state found. `is_whole`: `decisions` are all there are. `episodes`
-    are those after the revision `episodes_after`, with their own.
-    """
-
-    decisions: list[DecisionRow] = field(default_factory=list)
-    is_whole: bool = False
-    placements: list[tuple[str, StoredPlacement]] = field(default_factory=list)
-    # policy, router, record or None
-    shadow: list[tuple[str, str, Any]] = field(default_factory=list)
-    episodes: list[tuple[int, EpisodeRow]] = field(default_factory=list)
-    episodes_after: int = 0
-    # None: not known, because the state cannot be reached
-    members: list[Member] | None = None
-    leads: bool = False
-    damage: StoreDamage = field(default_factory=StoreDamage)
-
-
-class Age(Enum):
-    """A decision that was read, compared with the last one of this router on the same."""
-
-    OLDER, OWN, NEWER = auto(), auto(), auto()
-
-
-def age_of(revision: int, own: int) -> Age:
-    """Return the age of a revision; `own` is that of the last own decision, 0 without one."""
-    return Age.OWN if revision == own else Age.OLDER if revision < own else Age.NEWER
-
-
-def is_news(age: Age, *, is_unwritten: bool, is_whole: bool, is_known: bool) -> bool:
-    """
-    Return whether a decision that was read is to be applied.
+    Return whether a decision that was read is to be applied. `own` is the revision of the last
+    decision of this router on the same, 0 without one.
 
     `is_unwritten`: this router has decided the same since, and that is not in the state yet.
     `is_whole`: all decisions were read, because those in memory may be others. `is_known`: it says
     what memory says.
     """
-    if is_unwritten or age is Age.OLDER:
+    if is_unwritten or revision < own:
         # the later decision is this router's
         return False
-    if age is Age.OWN or is_whole:
-        return not is_known
-    return True
+    # what another router has decided counts also where memory says so already: its revision
+    return not is_known or (revision > own and not is_whole)
 
 
 def read_decisions(rows: Iterable[tuple[Any, ...]], damage: StoreDamage) -> list[DecisionRow]:
     """
-    Return the decisions of DECISION_COLUMNS; one that cannot be read is damage, which bars what it
-    may have barred.
+    Return decisions: kind, name, value, revision, router. One that cannot be read is damage, which
+    bars what it may have barred.
     """
     found = []
     for kind, name, text, revision, router in rows:
-        value, problem = None, ''
-        if text is not None:
-            try:
-                value = json.loads(text)
-                problem = decision_problem(kind, value)
-            except ValueError as error:
-                problem = str(error)
-        if problem:
+        try:
+            value = _decision(kind, text)
+        except ValueError as problem:
             damage.texts.append(f'the decision {kind} {name} cannot be read: {problem}')
             damage.keys.append((kind, name))
             damage.unsealed |= kind == VERDICT
@@ -122,18 +84,34 @@ def read_decisions(rows: Iterable[tuple[Any, ...]], damage: StoreDamage) -> list
     return found
 
 
+def _decision(kind: str, text: str | None) -> Any:
+    """Return the value of a decision, None where it was taken back. Raises ValueError."""
+    if text is None:
+        return None
+    value = json.loads(text)
+    if kind not in FORMS:
+        raise ValueError(f'unknown kind {kind!r}')
+    load(FORMS[kind], value, '')
+    return value
+
+
 def read_placements(
     rows: Iterable[tuple[Any, ...]], damage: StoreDamage
-) -> list[tuple[str, StoredPlacement]]:
-    """Return the placements of PLACEMENT_COLUMNS; one in an unknown slot is damage."""
-    found = []
-    for episode, slot, split_percent, moved, reason, version, _, _ in rows:
-        if slot not in SLOTS:
+) -> Iterator[tuple[str, StoredPlacement]]:
+    """
+    Yield placements: episode, slot, split_percent, moved, reason, split_version. One in an unknown
+    slot is damage.
+    """
+    for episode, slot, split_percent, moved, reason, version in rows:
+        if slot in SLOTS:
+            yield (
+                episode,
+                stored_placement(
+                    bucket(episode), slot, split_percent, bool(moved), reason, version
+                ),
+            )
+        else:
             damage.texts.append(f'the placement of episode {episode} is in slot {slot!r}')
-            continue
-        placed = stored_placement(bucket(episode), slot, split_percent, moved, reason, version)
-        found.append((episode, placed))
-    return found
 
 
 def read_shadow(rows: Iterable[tuple[Any, ...]]) -> list[tuple[str, str, Any]]:
@@ -162,3 +140,8 @@ def read_members(rows: Iterable[tuple[Any, ...]]) -> list[Member]:
 def clean(text: str) -> str:
     """Return a text that PostgreSQL can hold: no NUL, nothing that UTF-8 has not."""
     return text.encode(errors='replace').decode().replace('\0', '\N{REPLACEMENT CHARACTER}')
+
+
+def to_json_line(value: Any) -> str:
+    """Return a value as one line of JSON. Raises ValueError for a non-finite number."""
+    return json.dumps(value, sort_keys=True, allow_nan=False)

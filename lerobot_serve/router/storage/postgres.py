@@ -20,8 +20,8 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
-from lerobot_serve.router.shared_state.address import PREFIX
-from lerobot_serve.router.storage.state_store import StoreRefused
+from lerobot_serve.router.storage.address import PREFIX, StateAddress
+from lerobot_serve.router.storage.store import StoreRefused
 
 Connection = psycopg.Connection[TupleRow]
 APPLICATION = 'lerobot_serve router'
@@ -65,7 +65,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 VERSION = len(MIGRATIONS)
 # kinds of locks: of a transaction that writes, of the router that runs the rollout
-WRITES, ROLLOUT, MIGRATES = 1, 2, 3
+WRITES, LEADS, MIGRATES = 1, 2, 3
 CONNECT_TIMEOUT_S = 3
 # beyond those of the server
 ANSWER_LIMIT_S = 4.0
@@ -78,19 +78,19 @@ OPTIONS = (
 )
 
 
-def connect(url: str, name: str) -> Connection:
+def connect(address: StateAddress, name: str) -> Connection:
     """
-    Connect; each statement is a transaction by itself. Of several hosts it is the first one that
-    can be written: a standby can not. Raises psycopg.Error.
+    Connect to the tables of a site; each statement is a transaction by itself. Of several hosts it
+    is the first one that can be written: a standby can not. Raises psycopg.Error.
     """
-    wanted = {'target_session_attrs': 'read-write'} | conninfo_to_dict(url)
+    wanted = {'target_session_attrs': 'read-write'} | conninfo_to_dict(address.url)
     return psycopg.connect(
-        url,
+        address.url,
         target_session_attrs=str(wanted['target_session_attrs']),
         autocommit=True,
         connect_timeout=CONNECT_TIMEOUT_S,
         application_name=name[:63],
-        options=OPTIONS,
+        options=f'{OPTIONS} -c search_path={address.schema}',
         keepalives_idle=2,
         keepalives_interval=1,
         keepalives_count=3,
@@ -122,11 +122,6 @@ def interrupt(connection: Connection) -> None:
         own.shutdown(socket.SHUT_RDWR)
 
 
-def enter_schema(connection: Connection, schema: str) -> None:
-    """Let the names of a connection be those of a site. Raises psycopg.Error."""
-    connection.execute(sql.SQL('SET search_path TO {}').format(sql.Identifier(schema)))
-
-
 def lock_key(schema: str) -> int:
     """Return the number that stands for a site in locks."""
     return int.from_bytes(hashlib.blake2b(schema.encode(), digest_size=4).digest(), 'big') >> 1
@@ -145,13 +140,11 @@ def prepare_schema(connection: Connection, schema: str, name: str) -> None:
             connection.execute(
                 sql.SQL('CREATE SCHEMA IF NOT EXISTS {}').format(sql.Identifier(schema))
             )
-            enter_schema(connection, schema)
             connection.execute(
                 'CREATE TABLE store (application text NOT NULL, version integer NOT NULL)'
             )
             connection.execute('INSERT INTO store VALUES (%s, 0)', (APPLICATION,))
             version = 0
-        enter_schema(connection, schema)
         if version > VERSION:
             raise StoreRefused(
                 f'{name} has schema {version} of a newer lerobot_serve; this version reads '
@@ -182,7 +175,6 @@ def _found_version(connection: Connection, schema: str, name: str) -> int | None
     if not tables:
         return None
     if ('store',) in tables:
-        enter_schema(connection, schema)
         found = connection.execute('SELECT application, version FROM store').fetchall()
         if len(found) == 1 and found[0][0] == APPLICATION:
             return int(found[0][1])
