@@ -5,8 +5,7 @@ The door for programs that speak HTTP and JSON.
     fields.py   values of a JSON body, checked: what was given, what is allowed
     images.py   pictures in base64: JPEG, PNG, raw; or nested lists
     body.py     the body of POST /act -> a request and its routing
-    callers.py  which session a request belongs to
-    act.py      POST /act
+    act.py      POST /act, and which session a request belongs to
     replies.py  predictions, errors and headers
     openapi.py  the description of all of it
     page.py     the same for people

@@ -11,20 +11,16 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
 from functools import partial
-import time
 
 from aiohttp import web
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.mapping import read_mapping
-from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.http.body import ActBody, read_body, request_of
-from lerobot_serve.gateway.http.callers import caller_of, EpisodeCallers
 from lerobot_serve.gateway.http.images import ManyPixels
 from lerobot_serve.gateway.http.replies import NO_EPISODE, prediction_reply, Refused
-from lerobot_serve.gateway.upstream import UpstreamSession
 from lerobot_serve.gateway.web.gate import Gate, Once
 from lerobot_serve.gateway.web.settings import WebSettings
 
@@ -43,7 +39,7 @@ class ActRoute:
         """Raise UserError for a mapping file that cannot be used."""
         self._gateway, self._exposure, self._settings = gateway, exposure, settings
         self._mapping, self._gate = read_mapping(settings.mapping), gate
-        self._episodes, self._warned = EpisodeCallers(), Once()
+        self._warned = Once()
         self._on_refused = partial(gateway.on_refused, exposure.door)
         self._decoder = ThreadPoolExecutor(1, 'http_decoder')
 
@@ -62,7 +58,7 @@ class ActRoute:
             client_id=body.client_id,
             episode_id=body.episode_id,
         )
-        session = await self._session(caller, body)
+        session = await self._gateway.session(caller)
         wanted = request_of(body, self._mapping, session.contract)
         prediction = await session.predict(wanted)
         return prediction_reply(
@@ -109,22 +105,20 @@ class ActRoute:
                 return read_body(data, INLINE_PIXELS)
         return await asyncio.get_running_loop().run_in_executor(self._decoder, read_body, data)
 
-    async def _session(self, caller: Caller, body: ActBody) -> UpstreamSession:
-        """Return the session of a caller; one of an idle episode gives way. Raises the error."""
-        is_by_episode = bool(body.episode_id) and not body.client_id
-        now_s = time.monotonic()
-        try:
-            session = await self._gateway.session(caller)
-        except PredictionError as error:
-            self._episodes.keep(self._gateway.callers)
-            idle = self._episodes.take_idle(now_s)
-            if error.status != Status.OVERLOADED or idle is None:
-                raise
-            await self._gateway.release(idle)
-            session = await self._gateway.session(caller)
-        if is_by_episode:
-            self._episodes.note(caller, now_s, self._gateway.callers)
-        return session
+
+def caller_of(
+    protocol: str, host: str, *, token_name: str, client_id: str, episode_id: str
+) -> Caller:
+    """
+    Return who asks. A caller that names itself (`client_id`) has one session. Without a name, each
+    episode_id of a host is a session of its own; with neither, all requests of a host share one.
+    The name of the token is part of it: nobody takes another's session.
+    """
+    own = client_id or episode_id
+    name = '/'.join(filter(None, (token_name, own)))
+    # an episode is no owner of episodes
+    who = '/'.join(filter(None, (token_name, client_id)))
+    return Caller(protocol, host, name, owner=f'{host}/{who}')
 
 
 def size_text(request: web.Request) -> str:

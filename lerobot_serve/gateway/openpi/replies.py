@@ -37,21 +37,13 @@ def reply_frame(prediction: Prediction, columns: Columns, timing: Mapping[str, f
     every array of a reply into steps. `timing` has times of the gateway [ms].
     """
     actions = {key: prediction.actions[:, at] for key, at in columns.items()}
-    ours = {
-        'slot': prediction.slot,
-        'policy': prediction.policy,
-        'fingerprint': prediction.fingerprint,
-        'sequence': prediction.sequence,
-        'policy_changed': prediction.policy_changed,
-        'episode_id': prediction.episode_id,
-        'text': prediction.text,
-    }
-    server = {'infer_ms': prediction.inference_ms, 'queue_wait_ms': prediction.queue_wait_ms}
+    ours = prediction.told()
+    server = {'infer_ms': ours.pop('inference_ms'), 'queue_wait_ms': ours.pop('queue_wait_ms')}
     return pack_openpi(
         {
             **actions,
             'server_timing': {**server, **timing},
-            'policy_timing': {'infer_ms': prediction.inference_ms},
+            'policy_timing': {'infer_ms': server['infer_ms']},
             OURS: ours,
         }
     )
