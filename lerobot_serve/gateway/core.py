@@ -15,10 +15,11 @@ import time
 from typing import Protocol
 
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.caller_session import CallerSession, GatewaySettings
+from lerobot_serve.gateway.callers.caller_session import CallerSession
 from lerobot_serve.gateway.callers.episode_names import EpisodeNames
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.counters import GatewayCounters
+from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.upstream import (
     PolicyContract,
     SessionTerms,
@@ -29,6 +30,8 @@ from lerobot_serve.telemetry.log_throttle import LogThrottle
 
 # a caller without a request for so long gives its place to a new one when all are taken
 GIVES_WAY_S = 10.0
+# the pause that a refused caller is asked for
+RETRY_AFTER_S = 1.0
 # of all sessions together at the end, beside drain_timeout_s
 CLOSE_LIMIT_S = 2.0
 OTHER_TERMS = (
@@ -52,7 +55,7 @@ class Gateway:
     def __init__(
         self,
         upstream: Upstream,
-        settings: GatewaySettings,
+        settings: GatewayParameters,
         log: Log,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -145,7 +148,7 @@ class Gateway:
 
     def _refused(self, caller: Caller, status: Status, reason: str, text: str) -> PredictionError:
         self.on_refused(caller.protocol, reason)
-        return PredictionError(status, text, self.settings.retry_after_s)
+        return PredictionError(status, text, RETRY_AFTER_S)
 
     async def _open(self, session: CallerSession) -> None:
         try:

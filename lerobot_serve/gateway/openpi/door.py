@@ -22,7 +22,7 @@ from lerobot_serve.access.connections import Connections
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.core import Gateway, RETRY_AFTER_S
 from lerobot_serve.gateway.openpi.connection import Connection, ConnectionClosed, Receiver
 from lerobot_serve.gateway.openpi.conversation import Conversation
 from lerobot_serve.gateway.openpi.frames import CloseCode
@@ -122,7 +122,7 @@ class OpenpiDoor:
             Status.OVERLOADED,
             f'{count} connections are open, max_connections is '
             f'{self._settings.max_connections}; retry when one has left, or raise it',
-            self._gateway.settings.retry_after_s,
+            RETRY_AFTER_S,
         )
 
     # routes

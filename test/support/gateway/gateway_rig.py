@@ -12,11 +12,11 @@ from typing import Any, Self
 import numpy as np
 
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.caller_session import GatewaySettings
 from lerobot_serve.gateway.callers.predictions import PredictionRequest
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.doors import Door
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeUpstream
+from lerobot_serve.gateway.parameters import GatewayParameters
 
 CALLER = Caller('http', '127.0.0.1:5000', 'arm')
 CAMERA = 'observation.images.front'
@@ -43,7 +43,7 @@ class GatewayRig:
         self.log = RecordingLog()
         self.upstream = FakeUpstream()
         self.gateway = Gateway(
-            self.upstream, GatewaySettings(**settings), self.log, clock=lambda: self.now_s
+            self.upstream, GatewayParameters(**settings), self.log, clock=lambda: self.now_s
         )
 
 

@@ -12,7 +12,7 @@ from support.gateway.gateway_rig import CALLER, GatewayRig, request, until
 from lerobot_serve.gateway import core
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.core import GIVES_WAY_S
+from lerobot_serve.gateway.core import GIVES_WAY_S, RETRY_AFTER_S
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeSession
 
 OTHER = replace(CALLER, address='127.0.0.1:5001')
@@ -41,10 +41,10 @@ async def test_each_caller_has_one_session_of_its_own():
 
 
 async def test_callers_above_the_limit_are_refused_until_one_leaves():
-    rig = GatewayRig(max_callers=1, retry_after_s=2.5)
+    rig = GatewayRig(max_callers=1)
     await rig.gateway.session(CALLER)
     refused = await refusal(rig.gateway.session(OTHER))
-    assert (refused.status, refused.retry_after_s) == (Status.OVERLOADED, 2.5)
+    assert (refused.status, refused.retry_after_s) == (Status.OVERLOADED, RETRY_AFTER_S)
     assert 'max_callers is 1' in refused.text
     assert rig.gateway.counters.refused == {('http', 'max_callers'): 1}
     await rig.gateway.release(CALLER)
