@@ -9,16 +9,17 @@ stays open. The event loop of the gateway runs it.
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 from collections.abc import Callable, Mapping
 import contextlib
-from functools import partial
+import hashlib
 import time
 from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from lerobot_serve.access.connections import Connections
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
@@ -26,14 +27,14 @@ from lerobot_serve.gateway.core import Gateway, RETRY_AFTER_S
 from lerobot_serve.gateway.openpi.connection import Connection, ConnectionClosed, Receiver
 from lerobot_serve.gateway.openpi.conversation import Conversation
 from lerobot_serve.gateway.openpi.frames import CloseCode
-from lerobot_serve.gateway.openpi.handshake import NoWebsocket, upgrade_response
 from lerobot_serve.gateway.openpi.mapping_file import read_observation_mapping
-from lerobot_serve.gateway.web.gate import ForbiddenOrigin, Gate, Once
+from lerobot_serve.gateway.web.endpoint import ForbiddenOrigin, Once, WebEndpoint
 from lerobot_serve.gateway.web.settings import OpenpiSettings
-from lerobot_serve.gateway.web.site import Site
 
 CHECK_S = 0.5
 HTTP_STATUS = {Status.UNAUTHORIZED: 401, Status.OVERLOADED: 429, Status.INVALID: 409}
+ACCEPT_SALT = b'258EAFA5-E914-47DA-95CA-C5AB0DC85B11'
+KEY_BYTES, VERSION = 16, '13'
 Clock = Callable[[], float]
 
 
@@ -42,7 +43,7 @@ def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any])
     return OpenpiDoor(gateway, exposure, OpenpiSettings.from_parameters(settings))
 
 
-class OpenpiDoor:
+class OpenpiDoor(WebEndpoint):
     """See the module."""
 
     def __init__(
@@ -53,28 +54,24 @@ class OpenpiDoor:
         clock: Clock = time.monotonic,
     ) -> None:
         """Raise UserError for a mapping file that cannot be used."""
-        self._gateway, self._exposure, self._settings = gateway, exposure, settings
+        application = web.Application(middlewares=[self._bounded()])
+        super().__init__(gateway, exposure, application, settings.max_connections)
+        self._settings, self._clock, self._logged = settings, clock, Once()
         self._mapping = read_observation_mapping(settings.mapping)
-        self._clock, self._logged = clock, Once()
-        self._on_refused = partial(gateway.on_refused, exposure.door)
-        self._connections: set[Connection] = set()
-        bounds = Connections(settings.max_connections, self._on_refused)
-        self._gate = Gate(gateway, exposure, bounds.let_in)
-        application = web.Application(middlewares=[bounds.middleware(), self._bounded()])
+        self._open: set[Connection] = set()
         application.router.add_get('/healthz', self._health)
         application.router.add_get('/{path:.*}', self._attend)
         application.on_shutdown.append(self._end_all)
-        self._site = Site(exposure, application, bounds, partial(self._on_refused, 'malformed'))
         self._checks: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
         """Return the URL that a client is given."""
-        return self._site.address.replace('http', 'ws', 1)
+        return super().address.replace('http', 'ws', 1)
 
     async def start(self) -> None:
         """Listen. Raises UserError."""
-        await self._site.start()
+        await super().start()
         self._checks = asyncio.create_task(self._check_repeatedly())
 
     async def stop(self) -> None:
@@ -84,10 +81,10 @@ class OpenpiDoor:
             checks.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await checks
-        await self._site.stop()
+        await super().stop()
 
     async def _end_all(self, _: web.Application) -> None:
-        for connection in list(self._connections):
+        for connection in list(self._open):
             connection.end_when_idle(CloseCode.GOING_AWAY, 'the gateway ends')
 
     async def _check_repeatedly(self) -> None:
@@ -98,7 +95,7 @@ class OpenpiDoor:
     def check_connections(self) -> None:
         """Disconnect the clients that are over a bound now."""
         settings = self._settings
-        for connection in list(self._connections):
+        for connection in list(self._open):
             connection.check(
                 read_timeout_s=settings.read_timeout_s, ping_interval_s=settings.ping_interval_s
             )
@@ -108,7 +105,7 @@ class OpenpiDoor:
 
         @web.middleware
         async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if count := self._site.excess(request):
+            if count := self._excess(request):
                 self._on_refused('max_connections')
                 error = self._too_many(count)
                 self._log_refusal(request, error)
@@ -133,8 +130,8 @@ class OpenpiDoor:
     async def _attend(self, request: web.Request) -> web.StreamResponse:
         """Serve one client until it leaves."""
         try:
-            self._gate.check_origin(request)
-            name = await self._gate.name_of(request)
+            self._check_origin(request)
+            name = await self._name_of(request)
             response = upgrade_response(request)
             caller = self._caller(request, name)
             conversation = await Conversation.begin(
@@ -185,7 +182,7 @@ class OpenpiDoor:
         return connection
 
     async def _converse(self, conversation: Conversation, connection: Connection) -> None:
-        self._connections.add(connection)
+        self._open.add(connection)
         try:
             await conversation.run(connection)
         except ConnectionClosed:
@@ -195,7 +192,7 @@ class OpenpiDoor:
             try:
                 await connection.finish()
             finally:
-                self._connections.discard(connection)
+                self._open.discard(connection)
 
 
 def refusal(error: PredictionError) -> web.Response:
@@ -205,3 +202,32 @@ def refusal(error: PredictionError) -> web.Response:
     if status == 401:
         headers = {'WWW-Authenticate': 'Api-Key'}
     return web.Response(status=status, text=f'{error.status}: {error.text}\n', headers=headers)
+
+
+class NoWebsocket(Exception):
+    """The request asks for no websocket; the text says what to do."""
+
+
+def upgrade_response(request: web.Request) -> web.StreamResponse:
+    """Return the reply that begins the websocket, without extensions. Raises NoWebsocket."""
+    headers = request.headers
+    if headers.get('Upgrade', '').strip().lower() != 'websocket':
+        raise NoWebsocket('this is the door for openpi clients: open a websocket, ws://HOST:PORT')
+    if headers.get('Sec-WebSocket-Version', '') != VERSION:
+        raise NoWebsocket(f'Sec-WebSocket-Version must be {VERSION}')
+    key = headers.get('Sec-WebSocket-Key', '')
+    if not _is_key(key):
+        raise NoWebsocket(f'Sec-WebSocket-Key must be {KEY_BYTES} bytes in base64')
+    digest = hashlib.sha1(key.encode() + ACCEPT_SALT).digest()
+    accept = base64.b64encode(digest).decode()
+    return web.StreamResponse(
+        status=101,
+        headers={'Upgrade': 'websocket', 'Connection': 'Upgrade', 'Sec-WebSocket-Accept': accept},
+    )
+
+
+def _is_key(key: str) -> bool:
+    try:
+        return len(base64.b64decode(key, validate=True)) == KEY_BYTES
+    except (binascii.Error, ValueError):
+        return False

@@ -30,9 +30,8 @@ from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import GIVES_WAY_S
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.http import images
-from lerobot_serve.gateway.http.act import INLINE_BYTES
 from lerobot_serve.gateway.http.body import KEYS
-from lerobot_serve.gateway.http.door import make_door
+from lerobot_serve.gateway.http.door import INLINE_BYTES, make_door
 from lerobot_serve.gateway.http.openapi import document
 
 TOKEN = 'a-token-of-kim-for-tests'
@@ -305,7 +304,7 @@ async def test_connections_without_a_token_give_way_first(rig):
     async with kept_connection(rig) as kept, kept_connection(rig) as silent:
         assert b' 200 ' in await asked_for_config(*kept)
         # its refusal is delayed for seconds
-        rig.door._gate.wrong_tokens.delay_s = lambda *_: 60.0
+        rig.door._wrong_tokens.delay_s = lambda *_: 60.0
         silent[1].write(b'GET /config HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\n\r\n')
         await until(lambda: rig.refused.get('unauthorized'))
         assert (await rig.ask('GET', '/config', headers=BEARER)).status == 200

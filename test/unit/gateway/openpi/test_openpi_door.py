@@ -359,7 +359,7 @@ async def test_a_message_that_does_not_end_is_given_up(rig):
     reader, writer = await rig.raw()
     whole = masked(packed(observation()))
     writer.write(whole[: len(whole) // 2])
-    connection = next(iter(rig.door._connections))
+    connection = next(iter(rig.door._open))
     await until(lambda: connection._begun_s is not None)
     for _ in range(4):
         rig.now_s += 1.0
@@ -381,7 +381,7 @@ async def test_a_silent_client_is_asked_and_then_disconnected(rig):
     assert await reader.readexactly(2) == bytes((0x89, 0))
     writer.write(masked(b'', Opcode.PONG))
     await writer.drain()
-    connection = next(iter(rig.door._connections))
+    connection = next(iter(rig.door._open))
     await until(lambda: connection._heard_s == rig.now_s)
     rig.now_s += 9.0
     rig.door.check_connections()
@@ -481,7 +481,7 @@ async def test_a_reply_in_work_is_sent_before_the_end(rig):
         await client.socket.send_bytes(packed(observation()))
         await until(lambda: rig.upstream.requests)
         stopping = asyncio.create_task(rig.door.stop())
-        await until(lambda: next(iter(rig.door._connections))._last)
+        await until(lambda: next(iter(rig.door._open))._last)
         rig.upstream.release()
         assert (await client.socket.receive()).type is aiohttp.WSMsgType.BINARY
         assert (await client.socket.receive()).data == 1001
