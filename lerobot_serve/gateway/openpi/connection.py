@@ -49,7 +49,7 @@ class Connection:
         """`on_refused` counts why a client was disconnected, in one word."""
         self._transport, self._writer, self._clock = transport, writer, clock
         self._write_timeout_s, self._on_refused = write_timeout_s, on_refused
-        self._reader = FrameReader(limit_bytes, self)
+        self._reader = FrameReader(limit_bytes, self._on_message, self._on_control)
         self._messages: deque[Message] = deque()
         self._wake = asyncio.Event()
         self._is_over = self._is_paused = self._is_busy = False
@@ -88,12 +88,12 @@ class Connection:
 
     # from the reader
 
-    def on_message(self, data: memoryview, opcode: Opcode) -> None:
+    def _on_message(self, data: memoryview, opcode: Opcode) -> None:
         self._messages.append((data, opcode))
         self._begun_s = None
         self._wake.set()
 
-    def on_control(self, data: bytes, opcode: Opcode) -> None:
+    def _on_control(self, data: bytes, opcode: Opcode) -> None:
         if opcode == Opcode.PING and not self._transport.get_write_buffer_size():
             # a client that reads no pongs is sent none
             self._write(frame(Opcode.PONG, data))

@@ -15,8 +15,9 @@ from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionRequest
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.doors import Door
-from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeUpstream
+from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeSession, FakeUpstream
 from lerobot_serve.gateway.parameters import GatewayParameters
+from lerobot_serve.gateway.upstream import SessionTerms
 
 CALLER = Caller('http', '127.0.0.1:5000', 'arm')
 CAMERA = 'observation.images.front'
@@ -45,6 +46,17 @@ class GatewayRig:
         self.gateway = Gateway(
             self.upstream, GatewayParameters(**settings), self.log, clock=lambda: self.now_s
         )
+
+    def opens_later(self) -> asyncio.Event:
+        """Let sessions open once the event is set."""
+        may_open, open_now = asyncio.Event(), self.upstream.open
+
+        async def open_later(caller: Caller, terms: SessionTerms | None) -> FakeSession:
+            await may_open.wait()
+            return await open_now(caller, terms)
+
+        self.upstream.open = open_later
+        return may_open
 
 
 class DoorRig(GatewayRig):

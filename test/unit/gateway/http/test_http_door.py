@@ -17,13 +17,12 @@ import aiohttp
 import cv2
 import numpy as np
 import pytest
-from support.gateway.certificates import certificate_files
+from support.gateway.certificates import tls_exposure
 from support.gateway.gateway_rig import CAMERA, until
 from support.gateway.http_rig import base64_of, body, HEIGHT, HttpRig, WIDTH
 
 from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
-from lerobot_serve.gateway.access import open_exposure
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.episode_names import scoped_name
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
@@ -435,10 +434,7 @@ async def test_large_pictures_in_a_small_body_are_decoded_beside_the_loop(rig, m
 
 
 async def test_tls(tmp_path):
-    authority, certificate, key = certificate_files(tmp_path)
-    given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
-    exposure = open_exposure('http', given | {'certificate_file': certificate, 'key_file': key})
-
+    authority, exposure = tls_exposure(tmp_path, 'http')
     async with HttpRig(exposure={'tls': exposure.tls}).running() as rig:
         assert rig.door.address.startswith('https://')
         context = ssl.create_default_context(cafile=authority)
