@@ -15,6 +15,7 @@ from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.contract.limits import ID_LIMIT, TASK_LIMIT
 from lerobot_serve.contract.names import is_printable
 from lerobot_serve.files.load import Record
+from lerobot_serve.files.parsing import is_unicode
 from lerobot_serve.gateway.callers.mapping import flat_state, NameMapping
 from lerobot_serve.gateway.callers.predictions import (
     DELAY_STEPS_LIMIT,
@@ -23,7 +24,7 @@ from lerobot_serve.gateway.callers.predictions import (
     PredictionRequest,
     TIMEOUT_LIMIT_S,
 )
-from lerobot_serve.gateway.http.fields import checked, FieldError, is_unicode, parsed
+from lerobot_serve.gateway.http.fields import checked, FieldError, parsed
 from lerobot_serve.gateway.http.images import image_of, PixelBudget, PIXELS_LIMIT
 from lerobot_serve.gateway.upstream import PolicyContract
 

@@ -38,23 +38,6 @@ def test_each_episode_keeps_its_slot_and_says_it(router_rig, doors):
     router_rig.wait(lambda: router_rig.state.sessions == 2, 'a session for each episode')
 
 
-def test_what_goes_wrong_at_the_server_has_its_status(router_rig, doors):
-    router_rig.server('a', 'prod')
-    rig = doors('http', server=SERVER)
-    for task, expected, text in (('nan', 502, 'NaN'), ('raise', 502, 'raised on purpose')):
-        status, content, _ = rig.act({'episode_id': 'e', 'state': STATE, 'task': task})
-        assert status == expected and text in content['error']['text']
-    steering = router_rig.steering('a')
-    steering.turns.close_gate()
-    asked = {'episode_id': 'e', 'state': STATE, 'timeout_s': 0.2}
-    assert rig.act(asked)[0] == 504
-    steering.turns.open_gate()
-    router_rig.kill('a')
-    router_rig.wait(lambda: rig.node._why_not_ready(), 'the gateway is not ready')
-    status, content, headers = rig.act({'episode_id': 'e', 'state': STATE})
-    assert status == 503 and int(headers['Retry-After']) >= 1, content
-
-
 def test_pictures_reach_a_policy_with_cameras(router_rig, doors):
     router_rig.fleet.start(
         'a',

@@ -34,13 +34,6 @@ def connect(tmp_path):
             each._ws.close()
 
 
-@pytest.fixture
-def mapping(tmp_path):
-    file = tmp_path / 'mapping.yaml'
-    file.write_text('cameras: {observation/image: observation.images.front}\n')
-    return str(file)
-
-
 @pytest.mark.slow
 @both_links
 def test_two_clients_at_once_are_both_driven(router_rig, doors, connect):
@@ -74,21 +67,3 @@ def test_a_client_that_leaves_ends_its_session(router_rig, doors, connect):
     first._ws.close()
     router_rig.wait(lambda: not rig.counters.callers['openpi'], 'its session is closed')
     assert connect(rig).infer({KEY: STATE})['lerobot_serve']['slot'] == 'prod'
-
-
-def test_pictures_and_refusals(router_rig, doors, connect, mapping):
-    router_rig.fleet.start(
-        'a',
-        'policy_server',
-        namespace='/a',
-        policy_kind='null',
-        policy_path='joints=6,chunk=30,cameras=front:48x64,fps=30',
-    )
-    rig = doors('openpi', server=SERVER, openpi__mapping=mapping)
-    client = connect(rig)
-    for picture in (np.zeros((48, 64, 3), np.uint8), np.zeros((3, 48, 64), np.uint8)):
-        reply = client.infer({KEY: STATE, 'observation/image': picture, 'prompt': 'pick'})
-        assert reply['actions'].shape == (30, 6)
-    with pytest.raises(RuntimeError, match='front'):
-        client.infer({KEY: STATE})
-    assert 'actions' in client.infer({KEY: STATE, 'observation/image': picture})
