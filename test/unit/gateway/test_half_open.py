@@ -17,7 +17,7 @@ import ssl
 import grpc
 import pytest
 from support.gateway.certificates import certificate_files
-from support.gateway.gateway_rig import DoorRig
+from support.gateway.gateway_rig import GatewayRig
 
 from lerobot_serve.access import connections, half_open
 from lerobot_serve.gateway.access import open_exposure
@@ -40,12 +40,10 @@ PLAIN = [
 LIMIT_S = 0.2
 
 
-class Doorway(DoorRig):
+class Doorway(GatewayRig):
     """One door with the bounds of its parameters, and connections to it."""
 
-    def __init__(
-        self, name: str, files: tuple[str, str, str] | None = None, **changes: object
-    ) -> None:
+    def __init__(self, name: str, files: tuple[str, str, str] | None, **changes: object) -> None:
         super().__init__()
         self.name, self.authority = name, files[0] if files else ''
         settings = door_settings(GatewayParameters(), name) | {'port': 0} | changes
@@ -53,6 +51,15 @@ class Doorway(DoorRig):
             settings |= {'certificate_file': files[1], 'key_file': files[2]}
         exposure = open_exposure(name, settings)
         self.door = load_door(name)(self.gateway, exposure, settings)
+
+    @property
+    def refused(self) -> dict[str, int]:
+        return {reason: n for (_, reason), n in self.gateway.counters.refused.items()}
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        host, port = self.door.address.rpartition('/')[2].rsplit(':', 1)
+        return host, int(port)
 
     @contextlib.asynccontextmanager
     async def said(self, data: bytes) -> AsyncIterator[asyncio.StreamReader]:
@@ -85,6 +92,18 @@ class Doorway(DoorRig):
         return grpc.aio.secure_channel(self.door.address, credentials, options)
 
 
+@contextlib.asynccontextmanager
+async def doorway(
+    name: str, files: tuple[str, str, str] | None = None, **changes: object
+) -> AsyncIterator[Doorway]:
+    rig = Doorway(name, files, **changes)
+    await rig.door.start()
+    try:
+        yield rig
+    finally:
+        await rig.door.stop()
+
+
 async def ends(reader: asyncio.StreamReader) -> None:
     """Read until the end of a connection."""
     with contextlib.suppress(ConnectionError):
@@ -106,7 +125,7 @@ def bounds_of(name: str) -> dict[str, object]:
 
 @pytest.mark.parametrize(('name', 'data'), PLAIN)
 async def test_a_plain_connection_that_does_not_go_on_ends(name, data, short_limits):
-    async with Doorway(name, **bounds_of(name)).running() as rig, rig.said(data) as reader:
+    async with doorway(name, **bounds_of(name)) as rig, rig.said(data) as reader:
         if name != 'groot':
             assert await rig.is_served()
         await ends(reader)
@@ -118,7 +137,7 @@ async def test_a_plain_connection_that_does_not_go_on_ends(name, data, short_lim
 @pytest.mark.parametrize('name', DOORS)
 async def test_half_a_tls_handshake_ends(name, data, short_limits, tmp_path):
     files = certificate_files(tmp_path)
-    async with Doorway(name, files, **bounds_of(name)).running() as rig, rig.said(data) as reader:
+    async with doorway(name, files, **bounds_of(name)) as rig, rig.said(data) as reader:
         if name != 'groot':
             assert await rig.is_served()
         await ends(reader)
@@ -130,7 +149,7 @@ async def test_half_open_connections_are_bounded_in_number(name, tmp_path):
     """With the limits of time as they are: what is above the number ends one at once."""
     files = certificate_files(tmp_path)
     async with (
-        Doorway(name, files, max_connections=2).running() as rig,
+        doorway(name, files, max_connections=2) as rig,
         contextlib.AsyncExitStack() as s,
     ):
         readers = [await s.enter_async_context(rig.said(b'')) for _ in range(6)]
@@ -149,7 +168,7 @@ async def test_bare_connections_in_all_places_keep_no_client_out(name, tmp_path)
     """With the limits of time as they are."""
     files = certificate_files(tmp_path)
     async with (
-        Doorway(name, files, max_connections=2).running() as rig,
+        doorway(name, files, max_connections=2) as rig,
         rig.said(b'') as oldest,
         rig.said(HALF_HELLO) as second,
     ):
@@ -167,9 +186,6 @@ async def test_bare_connections_in_all_places_keep_no_client_out(name, tmp_path)
 async def test_a_place_is_free_again_once_a_half_open_connection_has_ended(tmp_path, short_limits):
     files = certificate_files(tmp_path)
     for name in (*WEB, *GRPC):
-        async with (
-            Doorway(name, files, max_connections=1).running() as rig,
-            rig.said(b'') as reader,
-        ):
+        async with doorway(name, files, max_connections=1) as rig, rig.said(b'') as reader:
             await ends(reader)
             assert await rig.is_served()

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 import socket
 
 import grpc
 import pytest
-from support.gateway.certificates import certificate_files
 from support.gateway.policy_service_rig import observation, policy_service_rig
 from support.gateway.robot_client_rig import robot_client_rig
+from support.gateway.tls import make_certificate
 
 from lerobot_serve.contract.services.policy_service import SERVICE
 from lerobot_serve.errors import UserError
@@ -83,18 +82,17 @@ async def test_a_call_without_a_token_takes_no_place(tokens, method):
 
 
 async def test_tls_is_required_where_it_is_set(tmp_path):
-    authority, certificate, key = certificate_files(tmp_path)
-    files = {'certificate_file': certificate, 'key_file': key}
-    known = Path(authority).read_bytes()
+    certificate, key = make_certificate(tmp_path)
+    files = {'certificate_file': str(certificate), 'key_file': str(key)}
     async with robot_client_rig(exposure('lerobot', **files)) as rig:
         code, _ = await rig.client().refused(rig.client().call('Ready'))
         assert code.name == 'UNAVAILABLE'
-        await rig.client(certificate=known).start()
+        await rig.client(certificate=certificate.read_bytes()).start()
     async with policy_service_rig(exposure('policy_service', **files)) as rig:
         plain = rig.call(rig.channel(), observation())
         assert (await rig.refusal(plain))[0] == 'UNAVAILABLE'
         assert not rig.upstream.opened
-        channel = rig.channel(known)
+        channel = rig.channel(certificate.read_bytes())
         assert (await rig.predict(channel, observation())).chunk_steps == 4
 
 
