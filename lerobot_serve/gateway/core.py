@@ -62,7 +62,9 @@ class Gateway:
         counters: GatewayCounters | None = None,
     ) -> None:
         self.settings, self.counters = settings, counters or GatewayCounters()
-        self._upstream, self._log, self._clock = upstream, log, clock
+        self._upstream, self._clock = upstream, clock
+        # of the doors, too
+        self.log = log
         self._sessions: dict[Caller, CallerSession] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._is_draining = False
@@ -70,11 +72,6 @@ class Gateway:
             lambda caller: self.on_refused(caller.protocol, 'episode_forgotten'), clock=clock
         )
         self._throttle = LogThrottle(lambda: int(1e9 * clock()))
-
-    @property
-    def log(self) -> Log:
-        """The log of the doors."""
-        return self._log
 
     @property
     def callers(self) -> tuple[Caller, ...]:
@@ -161,7 +158,7 @@ class Gateway:
                 self.on_refused(session.caller.protocol, error.status)
             raise
         session.opened(opened)
-        self._log.info(session.begin_text)
+        self.log.info(session.begin_text)
 
     def on_refused(self, protocol: str, reason: str) -> None:
         """Count what a door refused before it became a request; `reason` is one word."""
@@ -174,11 +171,7 @@ class Gateway:
 
     def warn_throttled(self, key: Hashable, text: str) -> None:
         """Log at once, and repetitions of a key for 10 s as one line."""
-        self._throttle.emit(self._log.warning, key, text)
-
-    def warn(self, text: str) -> None:
-        """Log what the operator should know of a caller; a door limits how often."""
-        self._log.warning(text)
+        self._throttle.emit(self.log.warning, key, text)
 
     async def release(self, caller: Caller) -> None:
         """End the session of a caller that left; no error without one."""
@@ -209,7 +202,7 @@ class Gateway:
 
     async def _end(self, session: CallerSession, why: str) -> None:
         if await session.end():
-            self._log.info(session.end_text(why))
+            self.log.info(session.end_text(why))
 
     async def drain(self) -> None:
         """Refuse new requests, await running ones, end all sessions and the upstream."""
@@ -232,7 +225,7 @@ class Gateway:
         for each in left:
             each.cancel()
         if left:
-            self._log.warning(
+            self.log.warning(
                 f'the server did not close {len(left)} of {len(ending)} sessions within '
                 f'{CLOSE_LIMIT_S:g} s; it closes them after its session_idle_s'
             )

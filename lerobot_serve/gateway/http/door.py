@@ -156,7 +156,7 @@ class HttpDoor(WebEndpoint):
         """Return whether a caller is warned now: once, and in the log too."""
         warns = not body.episode_id and self._warned.is_first(caller.client_id)
         if warns:
-            self._gateway.warn(f'{caller.client_id}: {NO_EPISODE}')
+            self._gateway.log.warning(f'{caller.client_id}: {NO_EPISODE}')
         return warns
 
     async def _read(self, request: web.Request) -> bytes:

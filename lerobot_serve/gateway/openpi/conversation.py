@@ -37,24 +37,17 @@ class Conversation:
         caller: Caller,
         mapping: ObservationMapping,
         clock: Callable[[], float],
-        contract: PolicyContract,
     ) -> None:
-        """Raise PredictionError where the mapping does not fit the policy."""
         self._gateway, self._caller, self._mapping = gateway, caller, mapping
-        self._clock, self._contract = clock, contract
-        self._columns: Columns = mapping.names.action_columns(contract)
+        self._clock, self._previous_ms = clock, 0.0
         self._episodes = Episodes(by_task=mapping.form.new_episode == 'task')
-        self._previous_ms = 0.0
 
-    @classmethod
-    async def begin(
-        cls,
-        gateway: Gateway,
-        caller: Caller,
-        mapping: ObservationMapping,
-        clock: Callable[[], float],
-    ) -> Conversation:
-        """Open the session of the caller. Raises PredictionError; then none is left."""
+    async def begin(self) -> None:
+        """
+        Open the session of the caller. Raises PredictionError, also where the mapping does not fit
+        the policy; then none is left.
+        """
+        gateway, caller = self._gateway, self._caller
         try:
             session = await gateway.session(caller)
         except BaseException:
@@ -63,11 +56,15 @@ class Conversation:
             gateway.begin_release(caller)
             raise
         try:
-            return cls(gateway, caller, mapping, clock, session.contract)
+            self._use(session.contract)
         except PredictionError as error:
             await gateway.release(caller)
             gateway.on_refused(caller.protocol, error.status)
             raise
+
+    def _use(self, contract: PolicyContract) -> None:
+        self._columns: Columns = self._mapping.names.action_columns(contract)
+        self._contract = contract
 
     async def run(self, connection: Connection) -> None:
         """Converse until the connection ends, with ConnectionClosed."""
@@ -132,8 +129,7 @@ class Conversation:
         """
         if session.contract is not self._contract:
             self._mapping.names.check_change(self._contract, session.contract)
-            self._columns = self._mapping.names.action_columns(session.contract)
-            self._contract = session.contract
+            self._use(session.contract)
 
 
 class Episodes:

@@ -94,11 +94,8 @@ class OpenpiDoor(WebEndpoint):
 
     def check_connections(self) -> None:
         """Disconnect the clients that are over a bound now."""
-        settings = self._settings
         for connection in list(self._open):
-            connection.check(
-                read_timeout_s=settings.read_timeout_s, ping_interval_s=settings.ping_interval_s
-            )
+            connection.check()
 
     def _bounded(self) -> Any:
         """Return the middleware that refuses connections above the limit, and ends them."""
@@ -134,9 +131,8 @@ class OpenpiDoor(WebEndpoint):
             name = await self._name_of(request)
             response = upgrade_response(request)
             caller = self._caller(request, name)
-            conversation = await Conversation.begin(
-                self._gateway, caller, self._mapping, self._clock
-            )
+            conversation = Conversation(self._gateway, caller, self._mapping, self._clock)
+            await conversation.begin()
         except ForbiddenOrigin as error:
             return web.Response(status=403, text=f'{error}\n')
         except NoWebsocket as error:
@@ -155,7 +151,9 @@ class OpenpiDoor(WebEndpoint):
     def _log_refusal(self, request: web.Request, error: PredictionError) -> None:
         """Log why a client is refused, once for each host and kind: it shows a number only."""
         if self._logged.is_first(f'{request.remote} {error.status}'):
-            self._gateway.warn(f'openpi client at {request.remote} is refused: {error.text}')
+            self._gateway.log.warning(
+                f'openpi client at {request.remote} is refused: {error.text}'
+            )
 
     def _caller(self, request: web.Request, name: str) -> Caller:
         """Return who this is."""
@@ -164,18 +162,12 @@ class OpenpiDoor(WebEndpoint):
         return Caller(self._exposure.door, f'{host}:{port}', name)
 
     def _connect(self, request: web.Request) -> Connection:
-        transport, settings = request.transport, self._settings
+        transport = request.transport
         if not isinstance(transport, asyncio.Transport):
             raise ConnectionResetError
         loop = asyncio.get_running_loop()
-        connection = Connection(
-            transport,
-            asyncio.StreamWriter(transport, request.protocol, None, loop),
-            limit_bytes=settings.max_message_bytes,
-            write_timeout_s=settings.write_timeout_s,
-            on_refused=self._on_refused,
-            clock=self._clock,
-        )
+        writer = asyncio.StreamWriter(transport, request.protocol, None, loop)
+        connection = Connection(transport, writer, self._settings, self._on_refused, self._clock)
         # aiohttp names its own reader; it calls these two methods of any
         request.protocol.set_parser(cast(Any, connection))
         transport.set_protocol(Receiver(connection, request.protocol))
