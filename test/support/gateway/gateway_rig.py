@@ -83,6 +83,18 @@ class DoorRig(GatewayRig):
             async with asyncio.timeout(LIMIT_S):
                 await self.close()
 
+    @contextlib.asynccontextmanager
+    async def connection(
+        self, data: bytes = b''
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Connect, and send these bytes only."""
+        reader, writer = await asyncio.open_connection(*self.host_and_port)
+        writer.write(data)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
     async def close(self) -> None:
         await self.door.stop()
         await self.gateway.drain()

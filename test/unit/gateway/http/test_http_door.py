@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import inspect
 import json
@@ -35,6 +34,7 @@ from lerobot_serve.gateway.http.openapi import document
 
 TOKEN = 'a-token-of-kim-for-tests'
 WITH_TOKENS = {'tokens': Tokens({'kim': TOKEN})}
+HEAD = b'POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
 BEARER = {'Authorization': f'Bearer {TOKEN}'}
 
 
@@ -201,11 +201,9 @@ async def test_what_is_no_http_is_refused_and_counted_without_a_traceback(rig, m
         'Host: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nZZ': b'400',
     }
     for head, status in heads.items():
-        reader, writer = await asyncio.open_connection(*rig.host_and_port)
         text = f'POST /act HTTP/1.1\r\nContent-Type: application/json\r\n{head}\r\n\r\n'
-        writer.write(text.encode())
-        assert (await reader.readline()).split()[1] == status
-        writer.close()
+        async with rig.connection(text.encode()) as (reader, _):
+            assert (await reader.readline()).split()[1] == status
     assert rig.refused['web_page'] == 2
     assert rig.refused['malformed'] == 3
     assert not logged
@@ -213,14 +211,9 @@ async def test_what_is_no_http_is_refused_and_counted_without_a_traceback(rig, m
 
 @http_test(max_message_mb=0.002)
 async def test_a_large_body_is_refused_before_it_is_read(rig):
-    reader, writer = await asyncio.open_connection(*rig.host_and_port)
-    writer.write(
-        b'POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
-        b'Content-Length: 99999999999\r\n\r\n'
-    )
-    head = await reader.readuntil(b'\r\n\r\n')
-    assert b' 413 ' in head and b'2000 are allowed' in await reader.read()
-    writer.close()
+    async with rig.connection(HEAD + b'Content-Length: 99999999999\r\n\r\n') as (reader, _):
+        head = await reader.readuntil(b'\r\n\r\n')
+        assert b' 413 ' in head and b'2000 are allowed' in await reader.read()
 
     async def pieces():
         for _ in range(10):
@@ -241,32 +234,21 @@ async def test_a_large_body_is_refused_before_it_is_read(rig):
 
 @http_test(read_timeout_s=0.1)
 async def test_a_body_that_does_not_end_is_given_up(rig):
-    reader, writer = await asyncio.open_connection(*rig.host_and_port)
-    writer.write(
-        b'POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
-        b'Content-Length: 100\r\n\r\n{'
-    )
-    assert b' 408 ' in await reader.readuntil(b'\r\n\r\n')
-    await reader.read()
+    async with rig.connection(HEAD + b'Content-Length: 100\r\n\r\n{') as (reader, _):
+        assert b' 408 ' in await reader.readuntil(b'\r\n\r\n')
+        await reader.read()
     assert rig.refused == {'slow': 1}
-    writer.close()
 
 
 @http_test(write_timeout_s=0.2)
 async def test_a_client_that_stops_reading_is_disconnected(rig):
     rig.upstream.actions = lambda request: np.full((100_000, 3), 0.1, np.float32)
     content = json.dumps(body()).encode()
-    reader, writer = await asyncio.open_connection(*rig.host_and_port, limit=1024)
-    writer.transport.pause_reading()
-    for _ in range(4):
-        writer.write(
-            b'POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
-            + f'Content-Length: {len(content)}\r\n\r\n'.encode()
-            + content
-        )
-    await until(lambda: rig.refused.get('stopped_reading'))
-    writer.close()
-    del reader
+    async with rig.connection() as (_, writer):
+        writer.transport.pause_reading()
+        for _ in range(4):
+            writer.write(HEAD + f'Content-Length: {len(content)}\r\n\r\n'.encode() + content)
+        await until(lambda: rig.refused.get('stopped_reading'))
 
 
 @http_test(max_connections=1)
@@ -274,12 +256,10 @@ async def test_more_connections_than_allowed_are_refused(rig):
     rig.upstream.hold()
     asked = asyncio.create_task(rig.act(body()))
     await until(lambda: rig.upstream.requests)
-    reader, writer = await asyncio.open_connection(*rig.host_and_port)
-    writer.write(b'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n')
-    head = await reader.readuntil(b'\r\n\r\n')
-    assert b' 503 ' in head and b'Retry-After' in head
-    await reader.read()
-    writer.close()
+    async with rig.connection(b'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n') as (reader, _):
+        head = await reader.readuntil(b'\r\n\r\n')
+        assert b' 503 ' in head and b'Retry-After' in head
+        await reader.read()
     rig.upstream.release()
     assert (await asked).status == 200
     assert (await rig.act(body())).status == 200
@@ -288,10 +268,10 @@ async def test_more_connections_than_allowed_are_refused(rig):
 
 @http_test(max_connections=2)
 async def test_where_all_places_are_taken_the_connection_that_rests_longest_gives_way(rig):
-    async with kept_connection(rig) as first, kept_connection(rig) as second:
+    async with rig.connection() as first, rig.connection() as second:
         for each in (first, second, first):
             assert b' 200 ' in await asked_for_config(*each)
-        async with kept_connection(rig) as third:
+        async with rig.connection() as third:
             assert b' 200 ' in await asked_for_config(*third)
             assert await second[0].read() == b''
             assert rig.refused == {'gave_way': 1}
@@ -300,7 +280,7 @@ async def test_where_all_places_are_taken_the_connection_that_rests_longest_give
 
 @http_test(max_connections=2, exposure=WITH_TOKENS)
 async def test_connections_without_a_token_give_way_first(rig):
-    async with kept_connection(rig) as kept, kept_connection(rig) as silent:
+    async with rig.connection() as kept, rig.connection() as silent:
         assert b' 200 ' in await asked_for_config(*kept)
         # its refusal is delayed for seconds
         rig.door._wrong_tokens.delay_s = lambda *_: 60.0
@@ -315,19 +295,9 @@ async def test_connections_without_a_token_give_way_first(rig):
 @pytest.mark.parametrize('path', ['/', '/health', '/config', '/nothing'])
 async def test_a_connection_without_a_token_ends_with_its_reply(path):
     rigs = HttpRig(exposure=WITH_TOKENS).running()
-    async with rigs as rig, kept_connection(rig) as (reader, writer):
+    async with rigs as rig, rig.connection() as (reader, writer):
         writer.write(f'GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n'.encode())
         assert b'Connection: close' in await reader.read()
-
-
-@contextlib.asynccontextmanager
-async def kept_connection(rig):
-    """Connect to the door, without a request."""
-    reader, writer = await asyncio.open_connection(*rig.host_and_port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
 
 
 async def asked_for_config(reader, writer) -> bytes:
@@ -343,13 +313,11 @@ async def asked_for_config(reader, writer) -> bytes:
 @http_test()
 async def test_a_connection_that_asks_nothing_is_closed(rig, monkeypatch):
     monkeypatch.setattr(connections, 'HEAD_LIMIT_S', 0.05)
-    reader, writer = await asyncio.open_connection(*rig.host_and_port)
-    writer.write(b'POST /act HTTP/1.1\r\nHost: loc')
-    with pytest.raises(ConnectionError):
-        assert await reader.read() == b''
-        raise ConnectionResetError
+    async with rig.connection(HEAD[:30]) as (reader, _):
+        with pytest.raises(ConnectionError):
+            assert await reader.read() == b''
+            raise ConnectionResetError
     assert rig.refused == {'no_request': 1}
-    writer.close()
 
 
 @http_test()
