@@ -103,11 +103,12 @@ def _check_scalars(content: Any, *, are_finite: bool) -> None:
             open_values += value
         elif isinstance(value, float) and are_finite and not math.isfinite(value):
             raise ValueError(f'{value} is not a finite number')
-        elif isinstance(value, str) and not value.isascii() and not _is_unicode(value):
+        elif isinstance(value, str) and not value.isascii() and not is_unicode(value):
             raise ValueError(f'{shown(value)} has a lone surrogate, which is no Unicode text')
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be encoded: it has no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -6,9 +6,9 @@ Turns clients of other protocols into sessions of a policy router, or of one pol
     upstream.py        Protocols of the router's side: Upstream and UpstreamSession
     fake_upstream.py   an Upstream without a router, for tests of doors and of users
     core.py            Gateway: admission, sessions of callers
-    counters.py        what is counted; metrics.py shows it
+    counters.py        what is counted, and the metrics of it
     access.py          where a door listens, and whom it lets in
-    doors.py           the table of doors: one package for each protocol
+    door_parameters.py the table of doors, one package for each protocol; doors.py loads them
     router/            the Upstream of a router: sessions, numbers, losses
     ros/               its links over ROS 2 and Zenoh
     web/, grpc_server/ what doors over HTTP and gRPC share

@@ -15,10 +15,11 @@ import time
 from typing import Protocol
 
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.caller_session import CallerSession, GatewaySettings
+from lerobot_serve.gateway.callers.caller_session import CallerSession
 from lerobot_serve.gateway.callers.episode_names import EpisodeNames
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.counters import GatewayCounters
+from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.upstream import (
     PolicyContract,
     SessionTerms,
@@ -29,6 +30,8 @@ from lerobot_serve.telemetry.log_throttle import LogThrottle
 
 # a caller without a request for so long gives its place to a new one when all are taken
 GIVES_WAY_S = 10.0
+# the pause that a refused caller is asked for
+RETRY_AFTER_S = 1.0
 # of all sessions together at the end, beside drain_timeout_s
 CLOSE_LIMIT_S = 2.0
 OTHER_TERMS = (
@@ -52,14 +55,16 @@ class Gateway:
     def __init__(
         self,
         upstream: Upstream,
-        settings: GatewaySettings,
+        settings: GatewayParameters,
         log: Log,
         *,
         clock: Callable[[], float] = time.monotonic,
         counters: GatewayCounters | None = None,
     ) -> None:
         self.settings, self.counters = settings, counters or GatewayCounters()
-        self._upstream, self._log, self._clock = upstream, log, clock
+        self._upstream, self._clock = upstream, clock
+        # of the doors, too
+        self.log = log
         self._sessions: dict[Caller, CallerSession] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._is_draining = False
@@ -67,11 +72,6 @@ class Gateway:
             lambda caller: self.on_refused(caller.protocol, 'episode_forgotten'), clock=clock
         )
         self._throttle = LogThrottle(lambda: int(1e9 * clock()))
-
-    @property
-    def log(self) -> Log:
-        """The log of the doors."""
-        return self._log
 
     @property
     def callers(self) -> tuple[Caller, ...]:
@@ -145,7 +145,7 @@ class Gateway:
 
     def _refused(self, caller: Caller, status: Status, reason: str, text: str) -> PredictionError:
         self.on_refused(caller.protocol, reason)
-        return PredictionError(status, text, self.settings.retry_after_s)
+        return PredictionError(status, text, RETRY_AFTER_S)
 
     async def _open(self, session: CallerSession) -> None:
         try:
@@ -158,7 +158,7 @@ class Gateway:
                 self.on_refused(session.caller.protocol, error.status)
             raise
         session.opened(opened)
-        self._log.info(session.begin_text)
+        self.log.info(session.begin_text)
 
     def on_refused(self, protocol: str, reason: str) -> None:
         """Count what a door refused before it became a request; `reason` is one word."""
@@ -171,11 +171,7 @@ class Gateway:
 
     def warn_throttled(self, key: Hashable, text: str) -> None:
         """Log at once, and repetitions of a key for 10 s as one line."""
-        self._throttle.emit(self._log.warning, key, text)
-
-    def warn(self, text: str) -> None:
-        """Log what the operator should know of a caller; a door limits how often."""
-        self._log.warning(text)
+        self._throttle.emit(self.log.warning, key, text)
 
     async def release(self, caller: Caller) -> None:
         """End the session of a caller that left; no error without one."""
@@ -206,7 +202,7 @@ class Gateway:
 
     async def _end(self, session: CallerSession, why: str) -> None:
         if await session.end():
-            self._log.info(session.end_text(why))
+            self.log.info(session.end_text(why))
 
     async def drain(self) -> None:
         """Refuse new requests, await running ones, end all sessions and the upstream."""
@@ -229,7 +225,7 @@ class Gateway:
         for each in left:
             each.cancel()
         if left:
-            self._log.warning(
+            self.log.warning(
                 f'the server did not close {len(left)} of {len(ending)} sessions within '
                 f'{CLOSE_LIMIT_S:g} s; it closes them after its session_idle_s'
             )

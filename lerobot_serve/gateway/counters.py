@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the gateway counts. The event loop adds, also threads of the link what it loses; the metrics
-thread reads.
+What the gateway counts, and the metrics of it. The event loop adds, also threads of the link what
+it loses; the metrics thread reads.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 import threading
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
 from lerobot_serve.telemetry.histogram import Histogram
+from lerobot_serve.telemetry.metric_families import counter, gauge, histogram
 
 OK = 'ok'
 
@@ -51,3 +55,50 @@ class GatewayCounters:
             if protocol not in self.latencies:
                 self.latencies[protocol] = Histogram()
             self.latencies[protocol].add(duration_s)
+
+
+MakeFamily = Callable[[str, str, list[str]], CounterMetricFamily | GaugeMetricFamily]
+# field of the counters -> kind of metric, its name, what it counts, labels
+FAMILIES: dict[str, tuple[MakeFamily, str, str, str]] = {
+    'callers': (gauge, 'gateway_callers', 'callers with an open session', 'protocol'),
+    'opened': (counter, 'gateway_sessions_opened', 'sessions opened for callers', 'protocol'),
+    'requests': (
+        counter,
+        'gateway_requests',
+        'requests of callers, by protocol and status',
+        'protocol status',
+    ),
+    'refused': (
+        counter,
+        'gateway_refused',
+        'callers and messages refused before they became a request, by reason',
+        'protocol reason',
+    ),
+    'dropped': (
+        counter,
+        'gateway_dropped_replies',
+        'replies of the router that no request awaits',
+        'reason',
+    ),
+    'lost': (
+        counter,
+        'gateway_lost_requests',
+        'requests that the link to the router did not take',
+        'reason',
+    ),
+}
+
+
+def collect(counters: GatewayCounters) -> Iterator[Metric]:
+    """Yield all families."""
+    for field_name, (kind, name, text, labels) in FAMILIES.items():
+        family = kind(name, text, labels.split())
+        for key, count in dict(getattr(counters, field_name)).items():
+            family.add_metric([key] if isinstance(key, str) else list(key), count)
+        yield family
+    latency = histogram(
+        'gateway_request', 'time from a request of a caller to its prediction', ['protocol']
+    )
+    for protocol, durations in dict(counters.latencies).items():
+        latency.add_metric([protocol], durations.cumulative(), durations.sum_s)
+    yield latency

@@ -1,14 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of the doors, which differ from door to door in defaults alone."""
+"""
+The table of doors, and their parameters, which differ from door to door in defaults alone. Pure.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lerobot_serve.gateway.doors import DOORS
 from lerobot_serve.parameters import parameter
+from lerobot_serve.requirements import REQUIREMENTS
 
 T = TypeVar('T')
+
+
+@dataclass(frozen=True, slots=True)
+class DoorEntry:
+    """
+    A row of the table.
+
+    module    has make_door
+    port      default
+    protocol  for people
+    packages  import name -> pip requirement of the libraries that only this door needs
+    """
+
+    module: str
+    port: int
+    protocol: str
+    packages: Mapping[str, str]
+
+
+def _pinned(*packages: str) -> Mapping[str, str]:
+    return {name: REQUIREMENTS[name] for name in packages}
+
+
+DOORS = {
+    'http': DoorEntry('lerobot_serve.gateway.http.door', 8700, 'HTTP /act', _pinned('aiohttp')),
+    'openpi': DoorEntry(
+        'lerobot_serve.gateway.openpi.door',
+        8701,
+        'openpi websocket',
+        _pinned('aiohttp', 'msgpack'),
+    ),
+    'lerobot': DoorEntry(
+        'lerobot_serve.gateway.lerobot_async.door',
+        8702,
+        'LeRobot AsyncInference (gRPC)',
+        _pinned('grpc'),
+    ),
+    'policy_service': DoorEntry(
+        'lerobot_serve.gateway.policy_service.door',
+        8703,
+        'PolicyService (gRPC)',
+        _pinned('grpc', 'google', 'grpc_health', 'grpc_reflection'),
+    ),
+    'groot': DoorEntry(
+        'lerobot_serve.gateway.groot.door',
+        8704,
+        'GR00T (ZeroMQ)',
+        _pinned('msgpack'),
+    ),
+}
+
 BYTES = {'unit': 'MB', 'low': 1, 'high': 256}
 ARRIVAL = {'unit': 's', 'low': 0.1, 'high': 3600.0}
 # name -> default, text and bounds

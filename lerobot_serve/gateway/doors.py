@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The table of doors: one package for each protocol, imported only when its door is asked for.
+Doors: one package for each protocol, imported only when its door is asked for.
 
 Each package has a module with `make_door(gateway, exposure, settings) -> Door`, where `settings`
 are the parameters of this door by their names without the prefix. It raises UserError.
@@ -9,14 +9,13 @@ are the parameters of this door by their names without the prefix. It raises Use
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.requirements import REQUIREMENTS
+from lerobot_serve.gateway.door_parameters import DoorEntry, DOORS
 
 
 class Door(Protocol):
@@ -34,56 +33,6 @@ class Door(Protocol):
 
 
 MakeDoor = Callable[[Gateway, Exposure, Mapping[str, Any]], Door]
-
-
-@dataclass(frozen=True, slots=True)
-class DoorEntry:
-    """
-    A row of the table.
-
-    module    has make_door
-    port      default
-    protocol  for people
-    packages  import name -> pip requirement of the libraries that only this door needs
-    """
-
-    module: str
-    port: int
-    protocol: str
-    packages: Mapping[str, str]
-
-
-def _pinned(*packages: str) -> Mapping[str, str]:
-    return {name: REQUIREMENTS[name] for name in packages}
-
-
-DOORS = {
-    'http': DoorEntry('lerobot_serve.gateway.http.door', 8700, 'HTTP /act', _pinned('aiohttp')),
-    'openpi': DoorEntry(
-        'lerobot_serve.gateway.openpi.door',
-        8701,
-        'openpi websocket',
-        _pinned('aiohttp', 'msgpack'),
-    ),
-    'lerobot': DoorEntry(
-        'lerobot_serve.gateway.lerobot_async.door',
-        8702,
-        'LeRobot AsyncInference (gRPC)',
-        _pinned('grpc'),
-    ),
-    'policy_service': DoorEntry(
-        'lerobot_serve.gateway.policy_service.door',
-        8703,
-        'PolicyService (gRPC)',
-        _pinned('grpc', 'google', 'grpc_health', 'grpc_reflection'),
-    ),
-    'groot': DoorEntry(
-        'lerobot_serve.gateway.groot.door',
-        8704,
-        'GR00T (ZeroMQ)',
-        _pinned('msgpack'),
-    ),
-}
 
 
 def load_door(name: str, table: Mapping[str, DoorEntry] = DOORS) -> MakeDoor:

@@ -106,7 +106,7 @@ class GatewayLoop:
         now_s = time.monotonic()
         if now_s - self._no_files_s >= NO_FILES_PERIOD_S:
             self._no_files_s = now_s
-            gateway.warn(NO_FILES)
+            gateway.log.warning(NO_FILES)
 
     async def _serve(self, gateway: Gateway) -> None:
         while not self._stop.is_set():

@@ -12,20 +12,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lerobot_serve.contract.names import node_name
-from lerobot_serve.contract.schema import Codec
 from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.callers.caller import NO_CAGE
-from lerobot_serve.gateway.callers.caller_session import GatewaySettings
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.counters import GatewayCounters
+from lerobot_serve.gateway.counters import collect, GatewayCounters
 from lerobot_serve.gateway.doors import load_door, MakeDoor
 from lerobot_serve.gateway.event_loop import GatewayLoop, Running
-from lerobot_serve.gateway.metrics import collect
 from lerobot_serve.gateway.parameters import door_settings, GatewayParameters
 from lerobot_serve.gateway.ros.ros_link import RosServerLink
-from lerobot_serve.gateway.router.image_encoding import ImageSettings
 from lerobot_serve.gateway.router.server_link import LinkCallbacks
-from lerobot_serve.gateway.router.upstream import RouterSettings, RouterUpstream
+from lerobot_serve.gateway.router.upstream import RouterUpstream
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.command_line import NodeCommand
@@ -121,18 +117,12 @@ class GatewayNode(SteadyClockNode):
         self._link = self._ros_link or self._open_zenoh_link()
         self._upstream = RouterUpstream(
             self._link,
-            router_settings(parameters),
+            parameters,
             self.get_logger(),
             count_dropped=self._counters.note_dropped,
         )
         self._upstream.start()
-        settings = GatewaySettings(
-            max_callers=parameters.max_callers,
-            request_timeout_s=parameters.request_timeout_s,
-            idle_timeout_s=parameters.idle_timeout_s,
-            drain_timeout_s=parameters.drain_timeout_s,
-        )
-        gateway = Gateway(self._upstream, settings, self.get_logger(), counters=self._counters)
+        gateway = Gateway(self._upstream, parameters, self.get_logger(), counters=self._counters)
         doors = [
             make(gateway, exposure, door_settings(parameters, name))
             for name, make, exposure in self._doors
@@ -164,20 +154,6 @@ class GatewayNode(SteadyClockNode):
         if self._link:
             self._link.close()
         super().destroy_node()
-
-
-def router_settings(parameters: GatewayParameters) -> RouterSettings:
-    """Return the settings of the sessions at the router."""
-    return RouterSettings(
-        reply_deadline_s=parameters.request_timeout_s,
-        required_policy=parameters.required_policy,
-        images=ImageSettings(
-            codec=Codec.named(parameters.codec),
-            jpeg_quality=parameters.jpeg_quality,
-            downscale=parameters.downscale,
-            threads=parameters.image_threads,
-        ),
-    )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lerobot_serve.contract.names import is_over_zenoh, is_topic, node_name
-from lerobot_serve.gateway.door_parameters import with_parameters_of_doors
-from lerobot_serve.gateway.doors import DOORS
+from lerobot_serve.gateway.door_parameters import DOORS, with_parameters_of_doors
 from lerobot_serve.parameters import (
     closest_name,
     parameter,

@@ -6,11 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 import contextlib
-from dataclasses import dataclass
 
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.callers.episode_names import EpisodeNames
-from lerobot_serve.gateway.callers.mailbox import LatestOnly
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
     PredictionError,
@@ -18,6 +16,7 @@ from lerobot_serve.gateway.callers.predictions import (
     Status,
 )
 from lerobot_serve.gateway.counters import GatewayCounters, OK
+from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.upstream import (
     check_same_names,
     PolicyContract,
@@ -25,22 +24,54 @@ from lerobot_serve.gateway.upstream import (
     UpstreamSession,
 )
 
+SUPERSEDED = 'a newer request of this caller replaced this one; use its prediction'
 
-@dataclass(frozen=True, slots=True)
-class GatewaySettings:
+
+class LatestOnly:
     """
-    max_callers        callers with an open session
-    request_timeout_s  limit of each request, also of one that allows itself more
-    idle_timeout_s     time without a request after which a session is closed
-    drain_timeout_s    longest wait for running requests at the end
-    retry_after_s      pause that a refused caller is asked for
+    `async with` it: waits for the turn, and holds it. Raises PredictionError (SUPERSEDED) when a
+    newer request arrives while this one waits. The event loop owns it.
     """
 
-    max_callers: int = 64
-    request_timeout_s: float = 5.0
-    idle_timeout_s: float = 300.0
-    drain_timeout_s: float = 3.0
-    retry_after_s: float = 1.0
+    def __init__(self) -> None:
+        self._is_busy = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request runs."""
+        return self._is_busy
+
+    async def __aenter__(self) -> None:
+        if self._is_busy:
+            await self._wait()
+        self._is_busy = True
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pass_on()
+
+    async def _wait(self) -> None:
+        # one that was cancelled just now has not run since
+        if self._waiting and not self._waiting.done():
+            self._waiting.set_exception(PredictionError(Status.SUPERSEDED, SUPERSEDED))
+        mine = self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if self._waiting is mine:
+                self._waiting = None
+            elif not mine.cancelled() and mine.exception() is None:
+                # cancelled after the turn was handed over
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        """Give the turn to the waiting request, if any; the caller stays busy until then."""
+        waiting, self._waiting = self._waiting, None
+        if waiting and not waiting.done():
+            waiting.set_result(None)
+        else:
+            self._is_busy = False
 
 
 class CallerSession:
@@ -51,7 +82,7 @@ class CallerSession:
     def __init__(
         self,
         caller: Caller,
-        settings: GatewaySettings,
+        settings: GatewayParameters,
         counters: GatewayCounters,
         clock: Callable[[], float],
         release: Callable[[Caller], Awaitable[None]],

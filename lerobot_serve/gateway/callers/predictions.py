@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,6 +159,24 @@ class Prediction:
                 'the policy returned NaN or infinity; no action is passed on; see the log of the '
                 'server',
             )
+
+    def told(self) -> dict[str, Any]:
+        """Return what a caller is told beside the actions."""
+        return {name: getattr(self, name) for name in TOLD}
+
+
+# of a prediction, in the order in which callers read it
+TOLD = (
+    'slot',
+    'policy',
+    'fingerprint',
+    'sequence',
+    'inference_ms',
+    'queue_wait_ms',
+    'policy_changed',
+    'episode_id',
+    'text',
+)
 
 
 def as_state(values: object, name: str = 'state') -> Float32Array:

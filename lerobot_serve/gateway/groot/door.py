@@ -186,12 +186,7 @@ class GrootDoor:
 
 
 def _info(prediction: Prediction) -> dict[str, Any]:
-    names = ('slot', 'policy', 'fingerprint', 'sequence', 'inference_ms', 'queue_wait_ms')
-    told = {
-        name: getattr(prediction, name)
-        for name in (*names, 'policy_changed', 'episode_id', 'text')
-    }
-    return {**told, 'note': NO_CAGE}
+    return {**prediction.told(), 'note': NO_CAGE}
 
 
 def _error(status: Status, text: str, retry_after_s: float = 0.0) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The body of POST /act -> a request for actions and its routing. Pure; any thread."""
+"""
+The body of POST /act -> a request for actions and its routing. The OpenAPI description is made of
+its types. Pure; any thread.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from msgspec import Meta, UNSET
 from msgspec.structs import replace
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
-from lerobot_serve.contract.limits import ID_LIMIT
+from lerobot_serve.contract.limits import ID_LIMIT, TASK_LIMIT
 from lerobot_serve.contract.names import is_printable
 from lerobot_serve.files.load import Record
+from lerobot_serve.files.parsing import is_unicode
 from lerobot_serve.gateway.callers.mapping import flat_state, NameMapping
 from lerobot_serve.gateway.callers.predictions import (
     DELAY_STEPS_LIMIT,
@@ -20,13 +24,21 @@ from lerobot_serve.gateway.callers.predictions import (
     PredictionRequest,
     TIMEOUT_LIMIT_S,
 )
-from lerobot_serve.gateway.http.fields import checked, FieldError, is_unicode, parsed
+from lerobot_serve.gateway.http.fields import checked, FieldError, parsed
 from lerobot_serve.gateway.http.images import image_of, PixelBudget, PIXELS_LIMIT
 from lerobot_serve.gateway.upstream import PolicyContract
 
 ONLY_CAMERA = 'image'
+NUMBERS = {'type': 'array', 'items': {'type': 'number'}}
+VALUES = [{'type': 'number'}, NUMBERS]
+IMAGE = {'$ref': '#/components/schemas/Image'}
 TASKS, IDS = ('instruction', 'task'), ('episode_id', 'request_id', 'client_id')
 Text = Annotated[str, Meta(description='text')]
+
+
+def described(text: str, **schema: Any) -> Meta:
+    """Return what the OpenAPI description says of a field; its bounds are in other Metas."""
+    return Meta(extra_json_schema={'description': text, **schema})
 
 
 class ActBody(Record, frozen=True):
@@ -38,24 +50,50 @@ class ActBody(Record, frozen=True):
     task    or instruction
     """
 
-    episode_id: Text = ''
-    request_id: Text = ''
-    client_id: Text = ''
-    instruction: Text = ''
-    task: Text = ''
-    state: Any = []
-    image: Any = UNSET
+    episode_id: Annotated[
+        Text,
+        described(
+            'the same for all requests of an episode: an episode keeps its policy. Without it '
+            'routing is degraded',
+            maxLength=ID_LIMIT,
+        ),
+    ] = ''
+    request_id: Annotated[
+        Text,
+        described('comes back in the reply', maxLength=ID_LIMIT),
+    ] = ''
+    client_id: Annotated[
+        Text,
+        described(
+            'name of the robot: requests with the same name share a session; a newer one replaces '
+            'one that waits (409). Without it, each episode_id of a host is a session',
+            maxLength=ID_LIMIT,
+        ),
+    ] = ''
+    instruction: Annotated[Text, described('what to do', maxLength=TASK_LIMIT)] = ''
+    task: Annotated[Text, described('another name of instruction', maxLength=TASK_LIMIT)] = ''
+    state: Annotated[
+        Any,
+        described(
+            'numbers in the order of state_names of GET /config, or by name; a mapping of the '
+            'door may name keys with several numbers',
+            oneOf=[NUMBERS, {'type': 'object', 'additionalProperties': {'oneOf': VALUES}}],
+        ),
+    ] = []
+    image: Annotated[Any, described('the picture of a policy with one camera', **IMAGE)] = UNSET
     images: Annotated[
         dict[str, Any],
         Meta(
             max_length=IMAGES_LIMIT,
             description=f'an object CAMERA: image, at most {IMAGES_LIMIT}',
         ),
+        described('by the camera names of GET /config', additionalProperties=IMAGE),
     ] = {}
-    episode_start: bool = False
+    episode_start: Annotated[bool, described('begin a new episode with this one')] = False
     timeout_s: Annotated[
         float,
         Meta(ge=0, le=TIMEOUT_LIMIT_S, description=f'a number in [0, {TIMEOUT_LIMIT_S:g}]'),
+        described('a later prediction is refused (504); 0: the limit of the gateway'),
     ] = 0.0
     inference_delay_steps: Annotated[
         float,
@@ -65,6 +103,7 @@ class ActBody(Record, frozen=True):
             multiple_of=1,
             description=f'a whole number in [0, {DELAY_STEPS_LIMIT}]',
         ),
+        described('control steps that pass before the first action is executed'),
     ] = 0
 
 

@@ -2,39 +2,43 @@
 """
 The door for programs that speak HTTP: POST /act, GET /health, /config, /openapi.json and a page.
 
-The event loop of the gateway runs it; a large body is decoded in a thread of act.py.
+The event loop of the gateway runs it; a large body, or one of large pictures, is decoded in a
+thread of this endpoint.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+import contextlib
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 import lerobot_serve
-from lerobot_serve.access.connections import Connections
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.callers.caller import NO_CAGE
+from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
+from lerobot_serve.gateway.callers.mapping import read_mapping
 from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.http.act import ActRoute
+from lerobot_serve.gateway.http.body import ActBody, read_body, request_of
 from lerobot_serve.gateway.http.fields import FieldError
+from lerobot_serve.gateway.http.images import ManyPixels
 from lerobot_serve.gateway.http.openapi import document
 from lerobot_serve.gateway.http.page import page
 from lerobot_serve.gateway.http.replies import (
     config_content,
     error_reply,
+    NO_EPISODE,
+    prediction_reply,
     refusal,
     Refused,
 )
-from lerobot_serve.gateway.web.gate import ForbiddenOrigin, Gate
+from lerobot_serve.gateway.web.endpoint import ForbiddenOrigin, Once, WebEndpoint
 from lerobot_serve.gateway.web.settings import WebSettings
-from lerobot_serve.gateway.web.site import Site
 
 
 def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> HttpDoor:
@@ -42,23 +46,27 @@ def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any])
     return HttpDoor(gateway, exposure, WebSettings.from_parameters(settings))
 
 
-class HttpDoor:
+# larger bodies, and more pixels in a small one, take longer than a few milliseconds
+INLINE_BYTES, INLINE_PIXELS = 1 << 18, 1 << 18
+JSON_TYPE = 'application/json'
+SMALLER = 'send images as JPEG, or raise max_message_mb of the door'
+
+
+class HttpDoor(WebEndpoint):
     """See the module."""
 
     def __init__(self, gateway: Gateway, exposure: Exposure, settings: WebSettings) -> None:
         """Raise UserError for a mapping file that cannot be used."""
-        self._gateway, self._exposure, self._settings = gateway, exposure, settings
-        self._on_refused = partial(gateway.on_refused, exposure.door)
-        bounds = Connections(settings.max_connections, self._on_refused)
-        self._gate = Gate(gateway, exposure, bounds.let_in)
-        self._act = ActRoute(gateway, exposure, settings, self._gate)
-        self._description = document(lerobot_serve.__version__, needs_token=exposure.needs_token)
         application = web.Application(
-            client_max_size=settings.max_message_bytes,
-            middlewares=[bounds.middleware(), self._guard()],
+            client_max_size=settings.max_message_bytes, middlewares=[self._guard()]
         )
+        super().__init__(gateway, exposure, application, settings.max_connections)
+        self._settings, self._mapping = settings, read_mapping(settings.mapping)
+        self._warned = Once()
+        self._decoder = ThreadPoolExecutor(1, 'http_decoder')
+        self._description = document(lerobot_serve.__version__, needs_token=exposure.needs_token)
         application.on_response_prepare.append(bound_unread_bytes)
-        application.router.add_post('/act', self._act.handle)
+        application.router.add_post('/act', self._act)
         for path, handler in (
             ('/', self._page),
             ('/health', self._health),
@@ -66,21 +74,11 @@ class HttpDoor:
             ('/openapi.json', self._openapi),
         ):
             application.router.add_get(path, handler)
-        self._site = Site(exposure, application, bounds, partial(self._on_refused, 'malformed'))
-
-    @property
-    def address(self) -> str:
-        """Return the URL that a client is given."""
-        return self._site.address
-
-    async def start(self) -> None:
-        """Listen. Raises UserError."""
-        await self._site.start()
 
     async def stop(self) -> None:
         """Close the site and its connections. May be called twice."""
-        await self._site.stop()
-        self._act.close()
+        await super().stop()
+        self._decoder.shutdown(wait=True, cancel_futures=True)
 
     def _guard(self) -> Any:
         """Return the middleware that turns errors into replies."""
@@ -89,7 +87,7 @@ class HttpDoor:
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
                 self._check_connections(request)
-                self._gate.check_origin(request)
+                self._check_origin(request)
                 return await self._sent(request, await handler(request))
             except PredictionError as error:
                 if isinstance(error, FieldError):
@@ -110,7 +108,7 @@ class HttpDoor:
 
     def _check_connections(self, request: web.Request) -> None:
         """Raise Refused above the limit; the connection ends with it."""
-        if count := self._site.excess(request):
+        if count := self._excess(request):
             self._on_refused('max_connections')
             limit = self._settings.max_connections
             text = f'{count} connections are open, max_connections is {limit}; retry later'
@@ -133,6 +131,64 @@ class HttpDoor:
 
     # routes
 
+    async def _act(self, request: web.Request) -> web.Response:
+        """Answer a request. Raises PredictionError and Refused."""
+        token_name = await self._name_of(request)
+        body = await self._decoded(await self._read(request))
+        caller = caller_of(
+            self._exposure.door,
+            request.remote or '?',
+            token_name=token_name,
+            client_id=body.client_id,
+            episode_id=body.episode_id,
+        )
+        session = await self._gateway.session(caller)
+        wanted = request_of(body, self._mapping, session.contract)
+        prediction = await session.predict(wanted)
+        return prediction_reply(
+            body,
+            prediction,
+            session.contract,
+            warns=self._warns(caller, body),
+        )
+
+    def _warns(self, caller: Caller, body: ActBody) -> bool:
+        """Return whether a caller is warned now: once, and in the log too."""
+        warns = not body.episode_id and self._warned.is_first(caller.client_id)
+        if warns:
+            self._gateway.log.warning(f'{caller.client_id}: {NO_EPISODE}')
+        return warns
+
+    async def _read(self, request: web.Request) -> bytes:
+        """Return the body. Raises Refused for one that is too large, too slow, or no JSON."""
+        limit = self._settings.max_message_bytes
+        if request.content_type != JSON_TYPE:
+            self._on_refused('no_json')
+            raise Refused(415, 'no_json', f'send the header "Content-Type: {JSON_TYPE}"')
+        try:
+            if (request.content_length or 0) > limit:
+                raise web.HTTPRequestEntityTooLarge(limit, request.content_length or 0)
+            async with asyncio.timeout(self._settings.read_timeout_s):
+                return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            self._on_refused('too_big')
+            text = f'{size_text(request)}, {limit} are allowed; {SMALLER}'
+            raise Refused(413, 'too_big', text) from None
+        except web.RequestPayloadError as error:
+            # counted by the site, as what is no HTTP at all
+            raise Refused(400, 'malformed', f'the body cannot be read: {error}') from None
+        except TimeoutError:
+            self._on_refused('slow')
+            limit_s = self._settings.read_timeout_s
+            raise Refused(408, 'slow', f'the body did not arrive within {limit_s:g} s') from None
+
+    async def _decoded(self, data: bytes) -> ActBody:
+        """Return the content of a body. Raises FieldError."""
+        if len(data) <= INLINE_BYTES:
+            with contextlib.suppress(ManyPixels):
+                return read_body(data, INLINE_PIXELS)
+        return await asyncio.get_running_loop().run_in_executor(self._decoder, read_body, data)
+
     async def _page(self, _: web.Request) -> web.Response:
         text = page(self._description, self.address)
         return web.Response(text=text, content_type='text/html')
@@ -145,7 +201,7 @@ class HttpDoor:
         return web.json_response({'status': 'ok', 'note': NO_CAGE})
 
     async def _config(self, request: web.Request) -> web.Response:
-        await self._gate.name_of(request)
+        await self._name_of(request)
         contract = await self._gateway.describe()
         return web.json_response(config_content(contract, self._limits()))
 
@@ -153,6 +209,31 @@ class HttpDoor:
         limits = asdict(self._settings)
         del limits['mapping']
         return limits | {'request_timeout_s': self._gateway.settings.request_timeout_s}
+
+
+def caller_of(
+    protocol: str, host: str, *, token_name: str, client_id: str, episode_id: str
+) -> Caller:
+    """
+    Return who asks. A caller that names itself (`client_id`) has one session. Without a name, each
+    episode_id of a host is a session of its own; with neither, all requests of a host share one.
+    The name of the token is part of it: nobody takes another's session.
+    """
+    own = client_id or episode_id
+    name = '/'.join(filter(None, (token_name, own)))
+    # an episode is no owner of episodes
+    who = '/'.join(filter(None, (token_name, client_id)))
+    return Caller(protocol, host, name, owner=f'{host}/{who}')
+
+
+def size_text(request: web.Request) -> str:
+    """Return how large a body is that is too large, as far as it was read."""
+    sent = request.content_length
+    encoding = request.headers.get('Content-Encoding', '')
+    if encoding:
+        size = f'{sent} bytes' if sent else 'bytes of unknown number'
+        return f'the body is {size} of {encoding[:16]!r} and larger than allowed when unpacked'
+    return f'the body has {sent} bytes' if sent else 'the body has more bytes than allowed'
 
 
 async def bound_unread_bytes(request: web.Request, _: web.StreamResponse) -> None:

@@ -90,12 +90,3 @@ def checked(kind: type[T], given: object, place: str = '') -> T:
     hint = f' (did you mean {near}?)' if near else ''
     allowed = f'one of the fields {", ".join(known)}{hint}'
     raise FieldError(f'{place}{name}', fault.given, allowed)
-
-
-def is_unicode(value: str) -> bool:
-    """Return whether a text can be encoded."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -36,7 +36,32 @@ class ImageObject(Record, frozen=True):
     """A file, or the pixels of a shape."""
 
     data: Annotated[str, Meta(description='base64')]
-    shape: Any = UNSET
+    shape: Annotated[
+        Any,
+        Meta(
+            extra_json_schema={
+                'type': 'array',
+                'items': {'type': 'integer', 'minimum': 1},
+                'minItems': 3,
+                'maxItems': 3,
+                'description': 'height, width, 3; then data are raw RGB bytes, row by row',
+            }
+        ),
+    ] = UNSET
+
+
+# what the OpenAPI description says; nested lists are checked at once by `image_of`
+Image = Annotated[
+    Annotated[str, Meta(extra_json_schema={'contentEncoding': 'base64'})]
+    | ImageObject
+    | list[list[list[Annotated[int, Meta(ge=0, le=255)]]]],
+    Meta(
+        extra_json_schema={
+            'description': f'A picture in RGB: {ALLOWED}. Text may begin with '
+            'data:image/...;base64,'
+        }
+    ),
+]
 
 
 class ManyPixels(Exception):

@@ -20,7 +20,7 @@ STYLE = (
 def page(description: Json, address: str) -> str:
     """Return the page, from the description."""
     act = description['paths']['/act']['post']
-    fields = description['components']['schemas']['Act']['properties']
+    fields = description['components']['schemas']['ActBody']['properties']
     paths = description['paths'].items()
     parts = [
         f'<h1>{escape(description["info"]["title"])}</h1>',

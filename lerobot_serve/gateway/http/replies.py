@@ -1,29 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replies of the HTTP door: predictions, errors, headers under both names. Pure."""
+"""
+Replies of the HTTP door: predictions, errors, headers under both names. The OpenAPI description is
+made of their types. Pure.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from aiohttp import web
+import msgspec
+from msgspec import Struct, UNSET, UnsetType
 
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
-from lerobot_serve.gateway.http.body import ActBody
+from lerobot_serve.gateway.http.body import ActBody, described
 from lerobot_serve.gateway.http.fields import FieldError
 from lerobot_serve.gateway.upstream import PolicyContract
 
 # of a header; % begins an encoded byte
 SAFE_CHARACTERS = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
-OURS, THEIRS = 'X-Lerobot-Serve', 'X-Reflex'
-SLOT, VERSION, KEY, DEGRADED = (
-    'Policy-Slot',
-    'Model-Version',
-    'Routing-Key',
-    'Routing-Degraded',
-)
+PREFIXES = ('X-Lerobot-Serve', 'X-Reflex')
+# headers of a prediction
+HEADERS = {
+    'Policy-Slot': 'prod, a or b: the slot that answered',
+    'Model-Version': 'id@hash of the policy that answered',
+    'Routing-Key': 'what the episode was routed by; percent-encoded',
+    'Routing-Degraded': 'true where there was no episode_id',
+}
 HTTP_STATUS = {
     Status.INVALID: 400,
     Status.UNAUTHORIZED: 401,
@@ -43,12 +49,60 @@ NO_EPISODE = (
 )
 
 
-def headers_of(values: dict[str, str]) -> dict[str, str]:
+class Routing(Struct):
+    """By what a request was placed, and where."""
+
+    slot: str
+    routing_key: str
+    degraded: bool
+
+
+class ActReply(Struct, kw_only=True):
+    """The reply to POST /act."""
+
+    actions: Annotated[
+        list[list[float]], described('one list for each control step; always finite')
+    ]
+    action_names: Annotated[tuple[str, ...], described('of the columns')]
+    episode_id: str
+    request_id: str
+    policy: str
+    model_version: Annotated[str, described(HEADERS['Model-Version'])]
+    sequence: int
+    inference_ms: float
+    queue_wait_ms: float
+    policy_changed: Annotated[bool, described('another policy than the last one answered')]
+    text: str
+    routing: Routing
+    warning: Annotated[str, described(f'once for each client: {NO_EPISODE}')] | UnsetType = UNSET
+
+
+class ActError(Struct, kw_only=True):
+    """Why there is no prediction."""
+
+    status: str
+    text: Annotated[str, described('what was given, what is allowed, what to do')]
+    field: Annotated[str, described('with status 400')] | UnsetType = UNSET
+    given: str | UnsetType = UNSET
+    allowed: str | UnsetType = UNSET
+    retry_after_s: float | UnsetType = UNSET
+
+
+class ErrorReply(Struct):
+    """The reply to a request without a prediction."""
+
+    error: ActError
+
+
+def headers_of(reply: ActReply) -> dict[str, str]:
     """Return headers under both prefixes; what is not printable ASCII is percent-encoded."""
+    routing = reply.routing
+    degraded = 'true' if routing.degraded else 'false'
+    values = (routing.slot, reply.model_version, routing.routing_key, degraded)
     return {
         f'{prefix}-{name}': quote(value, safe=SAFE_CHARACTERS)
-        for prefix in (OURS, THEIRS)
-        for name, value in values.items()
+        for prefix in PREFIXES
+        for name, value in zip(HEADERS, values, strict=True)
     }
 
 
@@ -56,46 +110,40 @@ def prediction_reply(
     body: ActBody, prediction: Prediction, contract: PolicyContract, *, warns: bool
 ) -> web.Response:
     """Return the reply to POST /act."""
-    is_degraded, key = not body.episode_id, prediction.episode_id
-    content: dict[str, Any] = {
-        'actions': prediction.actions.tolist(),
-        'action_names': contract.action_names,
-        'episode_id': body.episode_id,
-        'request_id': body.request_id,
-        'policy': prediction.policy,
-        'model_version': prediction.fingerprint,
-        'sequence': prediction.sequence,
-        'inference_ms': prediction.inference_ms,
-        'queue_wait_ms': prediction.queue_wait_ms,
-        'policy_changed': prediction.policy_changed,
-        'text': prediction.text,
-        'routing': {'slot': prediction.slot, 'routing_key': key, 'degraded': is_degraded},
-    }
-    if warns:
-        content['warning'] = NO_EPISODE
-    headers = headers_of(
-        {
-            SLOT: prediction.slot,
-            VERSION: prediction.fingerprint,
-            KEY: key,
-            DEGRADED: 'true' if is_degraded else 'false',
-        }
+    told = prediction.told()
+    routing = Routing(told.pop('slot'), told.pop('episode_id'), not body.episode_id)
+    reply = ActReply(
+        actions=prediction.actions.tolist(),
+        action_names=contract.action_names,
+        episode_id=body.episode_id,
+        request_id=body.request_id,
+        model_version=told.pop('fingerprint'),
+        routing=routing,
+        warning=NO_EPISODE if warns else UNSET,
+        **told,
     )
-    return web.json_response(content, headers=headers)
+    return _response(reply, headers=headers_of(reply))
+
+
+def _response(content: Struct, status: int = 200, **given: Any) -> web.Response:
+    body = msgspec.json.encode(content)
+    return web.Response(
+        body=body, status=status, content_type='application/json', charset='utf-8', **given
+    )
 
 
 def error_reply(error: PredictionError) -> web.Response:
     """Return the reply to a request without a prediction."""
     status, headers = HTTP_STATUS[error.status], {}
-    content: dict[str, Any] = {'status': error.status, 'text': error.text}
+    content = ActError(status=error.status, text=error.text)
     if isinstance(error, FieldError):
-        content |= {'field': error.field, 'given': error.given, 'allowed': error.allowed}
+        content.field, content.given, content.allowed = error.field, error.given, error.allowed
     if error.retry_after_s or status in (429, 503):
-        content['retry_after_s'] = error.retry_after_s
+        content.retry_after_s = error.retry_after_s
         headers['Retry-After'] = str(max(1, math.ceil(error.retry_after_s)))
     if status == 401:
         headers['WWW-Authenticate'] = 'Bearer'
-    return web.json_response({'error': content}, status=status, headers=headers)
+    return _response(ErrorReply(content), status, headers=headers)
 
 
 class Refused(Exception):
@@ -108,12 +156,12 @@ class Refused(Exception):
 
 def refusal(refused: Refused) -> web.Response:
     """Return the reply to a refused request; the connection ends with it."""
-    content: dict[str, Any] = {'status': refused.reason, 'text': refused.text}
+    content = ActError(status=refused.reason, text=refused.text)
     headers = {}
     if refused.status in RETRIED:
-        content['retry_after_s'] = RETRY_AFTER_S
+        content.retry_after_s = RETRY_AFTER_S
         headers['Retry-After'] = str(RETRY_AFTER_S)
-    response = web.json_response({'error': content}, status=refused.status, headers=headers)
+    response = _response(ErrorReply(content), refused.status, headers=headers)
     response.force_close()
     return response
 

@@ -21,6 +21,7 @@ from lerobot_serve.gateway.openpi.frames import (
     FrameReader,
     Opcode,
 )
+from lerobot_serve.gateway.web.settings import OpenpiSettings
 
 AHEAD = 1
 Message = tuple[memoryview, Opcode]
@@ -40,16 +41,15 @@ class Connection:
         self,
         transport: asyncio.Transport,
         writer: asyncio.StreamWriter,
-        *,
-        limit_bytes: int,
-        write_timeout_s: float,
+        settings: OpenpiSettings,
         on_refused: Callable[[str], object],
         clock: Callable[[], float],
     ) -> None:
         """`on_refused` counts why a client was disconnected, in one word."""
         self._transport, self._writer, self._clock = transport, writer, clock
-        self._write_timeout_s, self._on_refused = write_timeout_s, on_refused
-        self._reader = FrameReader(limit_bytes, self)
+        self._settings, self._on_refused = settings, on_refused
+        limit_bytes = settings.max_message_bytes
+        self._reader = FrameReader(limit_bytes, self._on_message, self._on_control)
         self._messages: deque[Message] = deque()
         self._wake = asyncio.Event()
         self._is_over = self._is_paused = self._is_busy = False
@@ -88,12 +88,12 @@ class Connection:
 
     # from the reader
 
-    def on_message(self, data: memoryview, opcode: Opcode) -> None:
+    def _on_message(self, data: memoryview, opcode: Opcode) -> None:
         self._messages.append((data, opcode))
         self._begun_s = None
         self._wake.set()
 
-    def on_control(self, data: bytes, opcode: Opcode) -> None:
+    def _on_control(self, data: bytes, opcode: Opcode) -> None:
         if opcode == Opcode.PING and not self._transport.get_write_buffer_size():
             # a client that reads no pongs is sent none
             self._write(frame(Opcode.PONG, data))
@@ -143,7 +143,7 @@ class Connection:
 
     async def _drain(self) -> None:
         try:
-            async with asyncio.timeout(self._write_timeout_s):
+            async with asyncio.timeout(self._settings.write_timeout_s):
                 await self._writer.drain()
         except TimeoutError:
             self.abort('stopped_reading')
@@ -180,12 +180,12 @@ class Connection:
         self.feed_eof()
         self._transport.abort()
 
-    def check(self, *, read_timeout_s: float, ping_interval_s: float) -> None:
+    def check(self) -> None:
         """Disconnect a client whose message does not end, or that is silent; ask a silent one."""
-        now_s = self._clock()
+        now_s, ping_interval_s = self._clock(), self._settings.ping_interval_s
         if self._is_over or self._is_paused:
             return
-        if self._begun_s is not None and now_s - self._begun_s > read_timeout_s:
+        if self._begun_s is not None and now_s - self._begun_s > self._settings.read_timeout_s:
             self.abort('slow')
         elif now_s - self._heard_s > 2 * ping_interval_s:
             self.abort('silent')

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.predictions import PredictionError
+from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
+from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.openpi.connection import Connection
 from lerobot_serve.gateway.openpi.frames import Opcode
@@ -18,16 +19,13 @@ from lerobot_serve.gateway.openpi.observation import (
     RESET,
     sorted_observation,
 )
-from lerobot_serve.gateway.openpi.replies import (
-    Columns,
-    error_text,
-    metadata_frame,
-    reply_frame,
-    RESET_DONE,
-)
 from lerobot_serve.gateway.upstream import PolicyContract, UpstreamSession
 from lerobot_serve.peer_formats.array_types import PeerFormatError
-from lerobot_serve.peer_formats.msgpack_arrays import unpack_openpi
+from lerobot_serve.peer_formats.msgpack_arrays import pack_openpi, unpack_openpi
+
+OURS = 'lerobot_serve'
+RESET_DONE = 'reset successful'
+Columns = Mapping[str, list[int]]
 
 
 class Conversation:
@@ -39,24 +37,17 @@ class Conversation:
         caller: Caller,
         mapping: ObservationMapping,
         clock: Callable[[], float],
-        contract: PolicyContract,
     ) -> None:
-        """Raise PredictionError where the mapping does not fit the policy."""
         self._gateway, self._caller, self._mapping = gateway, caller, mapping
-        self._clock, self._contract = clock, contract
-        self._columns: Columns = mapping.names.action_columns(contract)
+        self._clock, self._previous_ms = clock, 0.0
         self._episodes = Episodes(by_task=mapping.form.new_episode == 'task')
-        self._previous_ms = 0.0
 
-    @classmethod
-    async def begin(
-        cls,
-        gateway: Gateway,
-        caller: Caller,
-        mapping: ObservationMapping,
-        clock: Callable[[], float],
-    ) -> Conversation:
-        """Open the session of the caller. Raises PredictionError; then none is left."""
+    async def begin(self) -> None:
+        """
+        Open the session of the caller. Raises PredictionError, also where the mapping does not fit
+        the policy; then none is left.
+        """
+        gateway, caller = self._gateway, self._caller
         try:
             session = await gateway.session(caller)
         except BaseException:
@@ -65,11 +56,15 @@ class Conversation:
             gateway.begin_release(caller)
             raise
         try:
-            return cls(gateway, caller, mapping, clock, session.contract)
+            self._use(session.contract)
         except PredictionError as error:
             await gateway.release(caller)
             gateway.on_refused(caller.protocol, error.status)
             raise
+
+    def _use(self, contract: PolicyContract) -> None:
+        self._columns: Columns = self._mapping.names.action_columns(contract)
+        self._contract = contract
 
     async def run(self, connection: Connection) -> None:
         """Converse until the connection ends, with ConnectionClosed."""
@@ -134,8 +129,7 @@ class Conversation:
         """
         if session.contract is not self._contract:
             self._mapping.names.check_change(self._contract, session.contract)
-            self._columns = self._mapping.names.action_columns(session.contract)
-            self._contract = session.contract
+            self._use(session.contract)
 
 
 class Episodes:
@@ -162,3 +156,42 @@ class Episodes:
     def on_predicted(self, found: Observation) -> None:
         """Continue the episode of a request; one that failed leaves its start to the next one."""
         self._is_new, self._task, self._episode_id = False, found.task, found.episode_id
+
+
+def metadata_frame(contract: PolicyContract, more: Mapping[str, Any]) -> bytes:
+    """Return the first message of a connection."""
+    ours = {
+        'note': NO_CAGE,
+        'policy': contract.policy,
+        'fingerprint': contract.fingerprint,
+        'state_names': contract.state_names,
+        'action_names': contract.action_names,
+        'cameras': {name: list(shape) for name, shape in contract.cameras.items()},
+        'chunk_steps': contract.chunk_steps,
+        'control_hz': contract.control_hz,
+    }
+    return pack_openpi({**more, OURS: ours})
+
+
+def reply_frame(prediction: Prediction, columns: Columns, timing: Mapping[str, float]) -> bytes:
+    """
+    Return the reply to an observation. Only actions are arrays: openpi's ActionChunkBroker cuts
+    every array of a reply into steps. `timing` has times of the gateway [ms].
+    """
+    actions = {key: prediction.actions[:, at] for key, at in columns.items()}
+    ours = prediction.told()
+    server = {'infer_ms': ours.pop('inference_ms'), 'queue_wait_ms': ours.pop('queue_wait_ms')}
+    return pack_openpi(
+        {
+            **actions,
+            'server_timing': {**server, **timing},
+            'policy_timing': {'infer_ms': server['infer_ms']},
+            OURS: ours,
+        }
+    )
+
+
+def error_text(error: PredictionError) -> str:
+    """Return the text frame of a refusal; openpi's client raises it as RuntimeError."""
+    retry = f'; retry after {error.retry_after_s:g} s' if error.retry_after_s else ''
+    return f'{error.status}: {error.text}{retry}'

@@ -9,31 +9,32 @@ stays open. The event loop of the gateway runs it.
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 from collections.abc import Callable, Mapping
 import contextlib
-from functools import partial
+import hashlib
 import time
 from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from lerobot_serve.access.connections import Connections
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.core import Gateway, RETRY_AFTER_S
 from lerobot_serve.gateway.openpi.connection import Connection, ConnectionClosed, Receiver
 from lerobot_serve.gateway.openpi.conversation import Conversation
 from lerobot_serve.gateway.openpi.frames import CloseCode
-from lerobot_serve.gateway.openpi.handshake import NoWebsocket, upgrade_response
 from lerobot_serve.gateway.openpi.mapping_file import read_observation_mapping
-from lerobot_serve.gateway.web.gate import ForbiddenOrigin, Gate, Once
+from lerobot_serve.gateway.web.endpoint import ForbiddenOrigin, Once, WebEndpoint
 from lerobot_serve.gateway.web.settings import OpenpiSettings
-from lerobot_serve.gateway.web.site import Site
 
 CHECK_S = 0.5
 HTTP_STATUS = {Status.UNAUTHORIZED: 401, Status.OVERLOADED: 429, Status.INVALID: 409}
+ACCEPT_SALT = b'258EAFA5-E914-47DA-95CA-C5AB0DC85B11'
+KEY_BYTES, VERSION = 16, '13'
 Clock = Callable[[], float]
 
 
@@ -42,7 +43,7 @@ def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any])
     return OpenpiDoor(gateway, exposure, OpenpiSettings.from_parameters(settings))
 
 
-class OpenpiDoor:
+class OpenpiDoor(WebEndpoint):
     """See the module."""
 
     def __init__(
@@ -53,28 +54,24 @@ class OpenpiDoor:
         clock: Clock = time.monotonic,
     ) -> None:
         """Raise UserError for a mapping file that cannot be used."""
-        self._gateway, self._exposure, self._settings = gateway, exposure, settings
+        application = web.Application(middlewares=[self._bounded()])
+        super().__init__(gateway, exposure, application, settings.max_connections)
+        self._settings, self._clock, self._logged = settings, clock, Once()
         self._mapping = read_observation_mapping(settings.mapping)
-        self._clock, self._logged = clock, Once()
-        self._on_refused = partial(gateway.on_refused, exposure.door)
-        self._connections: set[Connection] = set()
-        bounds = Connections(settings.max_connections, self._on_refused)
-        self._gate = Gate(gateway, exposure, bounds.let_in)
-        application = web.Application(middlewares=[bounds.middleware(), self._bounded()])
+        self._open: set[Connection] = set()
         application.router.add_get('/healthz', self._health)
         application.router.add_get('/{path:.*}', self._attend)
         application.on_shutdown.append(self._end_all)
-        self._site = Site(exposure, application, bounds, partial(self._on_refused, 'malformed'))
         self._checks: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
         """Return the URL that a client is given."""
-        return self._site.address.replace('http', 'ws', 1)
+        return super().address.replace('http', 'ws', 1)
 
     async def start(self) -> None:
         """Listen. Raises UserError."""
-        await self._site.start()
+        await super().start()
         self._checks = asyncio.create_task(self._check_repeatedly())
 
     async def stop(self) -> None:
@@ -84,10 +81,10 @@ class OpenpiDoor:
             checks.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await checks
-        await self._site.stop()
+        await super().stop()
 
     async def _end_all(self, _: web.Application) -> None:
-        for connection in list(self._connections):
+        for connection in list(self._open):
             connection.end_when_idle(CloseCode.GOING_AWAY, 'the gateway ends')
 
     async def _check_repeatedly(self) -> None:
@@ -97,18 +94,15 @@ class OpenpiDoor:
 
     def check_connections(self) -> None:
         """Disconnect the clients that are over a bound now."""
-        settings = self._settings
-        for connection in list(self._connections):
-            connection.check(
-                read_timeout_s=settings.read_timeout_s, ping_interval_s=settings.ping_interval_s
-            )
+        for connection in list(self._open):
+            connection.check()
 
     def _bounded(self) -> Any:
         """Return the middleware that refuses connections above the limit, and ends them."""
 
         @web.middleware
         async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if count := self._site.excess(request):
+            if count := self._excess(request):
                 self._on_refused('max_connections')
                 error = self._too_many(count)
                 self._log_refusal(request, error)
@@ -122,7 +116,7 @@ class OpenpiDoor:
             Status.OVERLOADED,
             f'{count} connections are open, max_connections is '
             f'{self._settings.max_connections}; retry when one has left, or raise it',
-            self._gateway.settings.retry_after_s,
+            RETRY_AFTER_S,
         )
 
     # routes
@@ -133,13 +127,12 @@ class OpenpiDoor:
     async def _attend(self, request: web.Request) -> web.StreamResponse:
         """Serve one client until it leaves."""
         try:
-            self._gate.check_origin(request)
-            name = await self._gate.name_of(request)
+            self._check_origin(request)
+            name = await self._name_of(request)
             response = upgrade_response(request)
             caller = self._caller(request, name)
-            conversation = await Conversation.begin(
-                self._gateway, caller, self._mapping, self._clock
-            )
+            conversation = Conversation(self._gateway, caller, self._mapping, self._clock)
+            await conversation.begin()
         except ForbiddenOrigin as error:
             return web.Response(status=403, text=f'{error}\n')
         except NoWebsocket as error:
@@ -158,7 +151,9 @@ class OpenpiDoor:
     def _log_refusal(self, request: web.Request, error: PredictionError) -> None:
         """Log why a client is refused, once for each host and kind: it shows a number only."""
         if self._logged.is_first(f'{request.remote} {error.status}'):
-            self._gateway.warn(f'openpi client at {request.remote} is refused: {error.text}')
+            self._gateway.log.warning(
+                f'openpi client at {request.remote} is refused: {error.text}'
+            )
 
     def _caller(self, request: web.Request, name: str) -> Caller:
         """Return who this is."""
@@ -167,25 +162,19 @@ class OpenpiDoor:
         return Caller(self._exposure.door, f'{host}:{port}', name)
 
     def _connect(self, request: web.Request) -> Connection:
-        transport, settings = request.transport, self._settings
+        transport = request.transport
         if not isinstance(transport, asyncio.Transport):
             raise ConnectionResetError
         loop = asyncio.get_running_loop()
-        connection = Connection(
-            transport,
-            asyncio.StreamWriter(transport, request.protocol, None, loop),
-            limit_bytes=settings.max_message_bytes,
-            write_timeout_s=settings.write_timeout_s,
-            on_refused=self._on_refused,
-            clock=self._clock,
-        )
+        writer = asyncio.StreamWriter(transport, request.protocol, None, loop)
+        connection = Connection(transport, writer, self._settings, self._on_refused, self._clock)
         # aiohttp names its own reader; it calls these two methods of any
         request.protocol.set_parser(cast(Any, connection))
         transport.set_protocol(Receiver(connection, request.protocol))
         return connection
 
     async def _converse(self, conversation: Conversation, connection: Connection) -> None:
-        self._connections.add(connection)
+        self._open.add(connection)
         try:
             await conversation.run(connection)
         except ConnectionClosed:
@@ -195,7 +184,7 @@ class OpenpiDoor:
             try:
                 await connection.finish()
             finally:
-                self._connections.discard(connection)
+                self._open.discard(connection)
 
 
 def refusal(error: PredictionError) -> web.Response:
@@ -205,3 +194,32 @@ def refusal(error: PredictionError) -> web.Response:
     if status == 401:
         headers = {'WWW-Authenticate': 'Api-Key'}
     return web.Response(status=status, text=f'{error.status}: {error.text}\n', headers=headers)
+
+
+class NoWebsocket(Exception):
+    """The request asks for no websocket; the text says what to do."""
+
+
+def upgrade_response(request: web.Request) -> web.StreamResponse:
+    """Return the reply that begins the websocket, without extensions. Raises NoWebsocket."""
+    headers = request.headers
+    if headers.get('Upgrade', '').strip().lower() != 'websocket':
+        raise NoWebsocket('this is the door for openpi clients: open a websocket, ws://HOST:PORT')
+    if headers.get('Sec-WebSocket-Version', '') != VERSION:
+        raise NoWebsocket(f'Sec-WebSocket-Version must be {VERSION}')
+    key = headers.get('Sec-WebSocket-Key', '')
+    if not _is_key(key):
+        raise NoWebsocket(f'Sec-WebSocket-Key must be {KEY_BYTES} bytes in base64')
+    digest = hashlib.sha1(key.encode() + ACCEPT_SALT).digest()
+    accept = base64.b64encode(digest).decode()
+    return web.StreamResponse(
+        status=101,
+        headers={'Upgrade': 'websocket', 'Connection': 'Upgrade', 'Sec-WebSocket-Accept': accept},
+    )
+
+
+def _is_key(key: str) -> bool:
+    try:
+        return len(base64.b64decode(key, validate=True)) == KEY_BYTES
+    except (binascii.Error, ValueError):
+        return False

@@ -9,8 +9,8 @@ the pages of a buffer take memory only as bytes arrive. Pure; the event loop cal
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Protocol
 
 import numpy as np
 
@@ -58,19 +58,17 @@ class FrameError(Exception):
         self.code = code
 
 
-class FrameSink(Protocol):
-    """What the reader has read. The message is the sink's, from then on."""
-
-    def on_message(self, data: memoryview, opcode: Opcode) -> None: ...
-
-    def on_control(self, data: bytes, opcode: Opcode) -> None: ...
-
-
 class FrameReader:
     """Reads the stream of one client."""
 
-    def __init__(self, limit_bytes: int, sink: FrameSink) -> None:
-        self._limit_bytes, self._sink = limit_bytes, sink
+    def __init__(
+        self,
+        limit_bytes: int,
+        on_message: Callable[[memoryview, Opcode], object],
+        on_control: Callable[[bytes, Opcode], object],
+    ) -> None:
+        """The message is that of `on_message`, from then on."""
+        self._limit_bytes, self._on_message, self._on_control = limit_bytes, on_message, on_control
         self._head, self._piece = bytearray(), memoryview(bytearray(HEAD_PIECE_BYTES))
         self._buffer: Uint8Array | None = None
         self._view, self._have = memoryview(b''), 0
@@ -180,7 +178,7 @@ class FrameReader:
         """End a frame, and with its last piece a message."""
         payload, self._buffer, self._view = self._view, None, memoryview(b'')
         if self._opcode >= Opcode.CLOSE:
-            self._sink.on_control(bytes(payload), self._opcode)
+            self._on_control(bytes(payload), self._opcode)
             return
         if not self._is_final:
             self._fragments.append(payload)
@@ -190,7 +188,7 @@ class FrameReader:
             payload = memoryview(b''.join([*self._fragments, payload]))
             self._fragments = []
         assert opcode is not None
-        self._sink.on_message(payload, opcode)
+        self._on_message(payload, opcode)
 
 
 def frame(opcode: Opcode, payload: bytes) -> bytes:

@@ -6,32 +6,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.image_size import downscale, is_larger
 from lerobot_serve.contract.schema import Codec
+from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.upstream import PolicyContract
-
-
-@dataclass(frozen=True, slots=True)
-class ImageSettings:
-    """How images are sent to the router; as the parameters of an edge_controller."""
-
-    codec: Codec = Codec.RAW
-    jpeg_quality: int = 90
-    downscale: bool = False
-    threads: int = 2
 
 
 class ImageEncoder:
     """Owns the pool."""
 
-    def __init__(self, settings: ImageSettings) -> None:
-        self._settings = settings
-        self._pool = ThreadPoolExecutor(settings.threads, 'image')
+    def __init__(self, settings: GatewayParameters) -> None:
+        self._settings, self.codec = settings, Codec.named(settings.codec)
+        self._pool = ThreadPoolExecutor(settings.image_threads, 'image')
 
     async def encode(
         self, images: Mapping[str, Uint8Array], contract: PolicyContract
@@ -42,7 +32,7 @@ class ImageEncoder:
         ready: list[Image] = []
         for name, frame in images.items():
             size = self._size(name, contract)
-            if self._settings.codec is Codec.RAW and not is_larger(frame, *size):
+            if self.codec is Codec.RAW and not is_larger(frame, *size):
                 ready.append(self._encode(name, frame, size))
             else:
                 waiting.append(loop.run_in_executor(self._pool, self._encode, name, frame, size))
@@ -56,9 +46,8 @@ class ImageEncoder:
         return height, width
 
     def _encode(self, name: str, frame: Uint8Array, size: tuple[int, int]) -> Image:
-        settings = self._settings
-        small = downscale(frame, *size)
-        return image_codec.encode(name, small, settings.codec, quality=settings.jpeg_quality)
+        small, quality = downscale(frame, *size), self._settings.jpeg_quality
+        return image_codec.encode(name, small, self.codec, quality=quality)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

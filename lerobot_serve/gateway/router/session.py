@@ -19,7 +19,7 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.records import OpenSessionResponse, ResetEpisodeRequest
-from lerobot_serve.gateway.callers.mailbox import SUPERSEDED
+from lerobot_serve.gateway.callers.caller_session import SUPERSEDED
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
     PredictionError,

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 import contextlib
-from dataclasses import dataclass, field
 from functools import partial
 import hashlib
 import secrets
@@ -21,7 +20,6 @@ from lerobot_serve.contract.records import (
     OpenSessionResponse,
     ResetEpisodeRequest,
 )
-from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.services.session import (
     ServerUnreachable,
     SessionRefused,
@@ -30,8 +28,9 @@ from lerobot_serve.contract.services.session import (
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Log
+from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.router.availability import Availability
-from lerobot_serve.gateway.router.image_encoding import ImageEncoder, ImageSettings
+from lerobot_serve.gateway.router.image_encoding import ImageEncoder
 from lerobot_serve.gateway.router.outcomes import refusal_error, SessionLost, unavailable
 from lerobot_serve.gateway.router.policy_contract import contract_of_session, request_on_terms
 from lerobot_serve.gateway.router.server_link import (
@@ -51,25 +50,13 @@ CALLS_END_S = 1.0
 DEFAULT_HZ = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class RouterSettings:
-    """
-    reply_deadline_s  after which the router need not reply any more
-    required_policy   fingerprint or id that sessions require; empty: any
-    """
-
-    reply_deadline_s: float = 5.0
-    required_policy: str = ''
-    images: ImageSettings = field(default_factory=ImageSettings)
-
-
 class RouterUpstream:
     """See the module. Built in the event loop; `deposit_*` may be called in any thread."""
 
     def __init__(
         self,
         link: ServerLink,
-        settings: RouterSettings,
+        settings: GatewayParameters,
         log: Log,
         *,
         count_dropped: Callable[[str], None],
@@ -79,7 +66,7 @@ class RouterUpstream:
         self._loop = asyncio.get_running_loop()
         self._calls = ThreadPoolExecutor(CALL_THREADS, 'upstream')
         self._running: set[Future[Any]] = set()
-        self.images = ImageEncoder(settings.images)
+        self.images = ImageEncoder(settings)
         self._sessions: dict[str, RouterSession] = {}
         # of this process; each caller derives its own instance from it
         self._secret = secrets.token_bytes(16)
@@ -169,8 +156,8 @@ class RouterUpstream:
             fps=contract.control_hz or DEFAULT_HZ,
             robot_type='gateway',
             policy=self._settings.required_policy,
-            codec=Codec(self._settings.images.codec),
-            reply_deadline_s=self._settings.reply_deadline_s,
+            codec=self.images.codec,
+            reply_deadline_s=self._settings.request_timeout_s,
         )
 
     async def close_session(self, client_id: str, epoch: int) -> None:

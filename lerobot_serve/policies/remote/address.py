@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import ssl
 from urllib.parse import urlsplit
 
+from lerobot_serve.access.addresses import is_loopback_address
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.remote.contract_file import RemoteContract, TlsFiles
 
@@ -51,8 +51,8 @@ def check_address(contract: RemoteContract, kind: str, plain: str, tls: str = ''
 def is_exposed(contract: RemoteContract) -> bool:
     """Return whether the api key crosses a network unencrypted."""
     parts = urlsplit(contract.url)
-    is_encrypted = parts.scheme in TLS_SCHEMES or _is_loopback(parts.hostname)
-    return bool(contract.api_key) and not is_encrypted
+    is_safe = parts.scheme in TLS_SCHEMES or is_loopback_address(parts.hostname or '')
+    return bool(contract.api_key) and not is_safe
 
 
 def ssl_context(contract: RemoteContract) -> ssl.SSLContext:
@@ -70,12 +70,3 @@ def ssl_context(contract: RemoteContract) -> ssl.SSLContext:
 def _no_password() -> str:
     # without this OpenSSL asks at the terminal
     raise ValueError('the private key needs a password; use a key without one')
-
-
-def _is_loopback(host: str | None) -> bool:
-    if host == 'localhost':
-        return True
-    try:
-        return ipaddress.ip_address(host or '').is_loopback
-    except ValueError:
-        return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -38,11 +38,8 @@ NO_METADATA = (
 )
 
 
-class PeerClass(Protocol):
-    """Makes the connection of one protocol."""
-
-    def __call__(self, contract: RemoteContract, on_lost: Callable[[str], None]) -> Peer:
-        """Return the peer; nothing is opened before its `connect`."""
+# makes the connection of one protocol; nothing is opened before its `connect`
+PeerClass = Callable[[RemoteContract, Callable[[str], None]], Peer]
 
 
 class RemotePolicy:

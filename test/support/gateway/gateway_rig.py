@@ -12,11 +12,12 @@ from typing import Any, Self
 import numpy as np
 
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.caller_session import GatewaySettings
 from lerobot_serve.gateway.callers.predictions import PredictionRequest
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.doors import Door
-from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeUpstream
+from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeSession, FakeUpstream
+from lerobot_serve.gateway.parameters import GatewayParameters
+from lerobot_serve.gateway.upstream import SessionTerms
 
 CALLER = Caller('http', '127.0.0.1:5000', 'arm')
 CAMERA = 'observation.images.front'
@@ -43,8 +44,19 @@ class GatewayRig:
         self.log = RecordingLog()
         self.upstream = FakeUpstream()
         self.gateway = Gateway(
-            self.upstream, GatewaySettings(**settings), self.log, clock=lambda: self.now_s
+            self.upstream, GatewayParameters(**settings), self.log, clock=lambda: self.now_s
         )
+
+    def opens_later(self) -> asyncio.Event:
+        """Let sessions open once the event is set."""
+        may_open, open_now = asyncio.Event(), self.upstream.open
+
+        async def open_later(caller: Caller, terms: SessionTerms | None) -> FakeSession:
+            await may_open.wait()
+            return await open_now(caller, terms)
+
+        self.upstream.open = open_later
+        return may_open
 
 
 class DoorRig(GatewayRig):
@@ -70,6 +82,18 @@ class DoorRig(GatewayRig):
         finally:
             async with asyncio.timeout(LIMIT_S):
                 await self.close()
+
+    @contextlib.asynccontextmanager
+    async def connection(
+        self, data: bytes = b''
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Connect, and send these bytes only."""
+        reader, writer = await asyncio.open_connection(*self.host_and_port)
+        writer.write(data)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
 
     async def close(self) -> None:
         await self.door.stop()

@@ -11,10 +11,10 @@ import numpy as np
 
 def packed(content: Any) -> bytes:
     """Return a message with arrays as openpi_client.msgpack_numpy writes them."""
-    return msgpack.packb(content, default=_array)
+    return msgpack.packb(content, default=pack_array)
 
 
-def _array(value: Any) -> Any:
+def pack_array(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return {
             b'__ndarray__': True,
@@ -29,10 +29,10 @@ def _array(value: Any) -> Any:
 
 def unpacked(data: bytes) -> Any:
     """Return a message as openpi's client reads it."""
-    return msgpack.unpackb(data, object_hook=_from_array)
+    return msgpack.unpackb(data, object_hook=unpack_array)
 
 
-def _from_array(found: dict[Any, Any]) -> Any:
+def unpack_array(found: dict[Any, Any]) -> Any:
     if b'__ndarray__' in found:
         return np.ndarray(
             buffer=found[b'data'], dtype=np.dtype(found[b'dtype']), shape=found[b'shape']

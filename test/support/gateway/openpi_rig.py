@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 
+from benchmarks.gateways.wire_requests import UPGRADE
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.openpi.door import OpenpiDoor
@@ -67,10 +68,7 @@ class OpenpiRig(DoorRig):
     async def raw_request(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Return a connection that asks for the upgrade."""
         reader, writer = await asyncio.open_connection(*self.host_and_port)
-        writer.write(
-            b'GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
-            b'Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n'
-        )
+        writer.write(UPGRADE)
         return reader, writer
 
 

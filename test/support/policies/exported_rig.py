@@ -100,10 +100,7 @@ class Onnx:
 def as_onnx(network: nn.Module | None = None, *, dynamic: bool = True) -> Onnx:
     """Return the network as it is written as ONNX."""
     pytest.importorskip('onnxscript', reason='onnxscript is not installed')
-    # its progress bar would leave a thread behind
-    import tqdm
-
-    tqdm.tqdm.monitor_interval = 0
+    end_progress_bars()
     return _usual_onnx(dynamic) if network is None else Onnx(_program(network, dynamic))
 
 
@@ -115,14 +112,27 @@ def _usual_onnx(dynamic: bool) -> Onnx:
 def write_policy(folder: Path, program: object, **changes: Any) -> str:
     """Write a policy with changes of its sidecar and return its path."""
     sidecar = {**SIDECAR, **changes}
+    if not isinstance(program, Onnx):
+        return write_quietly(folder, program, sidecar, STATISTICS, onnx=False)
+    with mock.patch.object(export, 'write_onnx', program.write):
+        return write_quietly(folder, program.program, sidecar, STATISTICS, onnx=True)
+
+
+def write_quietly(
+    folder: Path, program: object, sidecar: Any, statistics: Any, *, onnx: bool
+) -> str:
+    """Write a policy without the words of its libraries and return its path."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        if isinstance(program, Onnx):
-            with mock.patch.object(export, 'write_onnx', program.write):
-                export.write(folder, program.program, sidecar, STATISTICS, onnx=True)
-        else:
-            export.write(folder, program, sidecar, STATISTICS)
+        export.write(folder, program, sidecar, statistics, onnx=onnx)
     return str(folder)
+
+
+def end_progress_bars() -> None:
+    """Let the progress bar of ONNX leave no thread behind."""
+    import tqdm
+
+    tqdm.tqdm.monitor_interval = 0
 
 
 def request(state=(1, 2), colour=(0, 0, 0), size=(HEIGHT, WIDTH), **fields: Any) -> PolicyRequest:

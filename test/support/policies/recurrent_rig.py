@@ -3,37 +3,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from pathlib import Path
 from typing import Any
-import warnings
 
 import numpy as np
 import torch
 from torch import nn, Tensor
 
 from lerobot_serve.policies.base import PolicyRequest
-from lerobot_serve.policies.exported.export import write
+from support.policies import exported_rig
 
-HIDDEN, ROWS, JOINTS = 8, 4, 2
+HIDDEN, ROWS, JOINTS = 8, exported_rig.ROWS, exported_rig.JOINTS
 SIDECAR: dict[str, Any] = {
-    'format_version': 1,
-    'kind': 'exported',
+    **exported_rig.SIDECAR,
     'id': 'lstm',
-    'state_names': ['pan.pos', 'lift.pos'],
-    'action_names': ['pan.pos', 'lift.pos'],
     'cameras': [],
-    'chunk_size': ROWS,
-    'trained_fps': 30,
     'inputs': ['state'],
-    'image_scale': '0..1',
-    'batch': 'dynamic',
-    'stochastic': False,
     'normalization': {'state': 'mean_std', 'action': 'none'},
     'states': [[1, HIDDEN], [1, HIDDEN]],
 }
-STATISTICS = {'state.mean': torch.tensor([1.0, 2.0]), 'state.std': torch.tensor([2.0, 4.0])}
+STATISTICS = {name: exported_rig.STATISTICS[name] for name in ('state.mean', 'state.std')}
 
 
 class Lstm(nn.Module):
@@ -74,14 +63,8 @@ def build(folder: Path, kind: type[nn.Module], *, onnx: bool) -> str:
     program = torch.export.export(network(kind), inputs, dynamic_shapes=(batch,) * len(inputs))
     sidecar = SIDECAR if states else {k: v for k, v in SIDECAR.items() if k != 'states'}
     if onnx:
-        # its progress bar would leave a thread behind
-        import tqdm
-
-        tqdm.tqdm.monitor_interval = 0
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        write(folder, program, sidecar, STATISTICS, onnx=onnx)
-    return str(folder)
+        exported_rig.end_progress_bars()
+    return exported_rig.write_quietly(folder, program, sidecar, STATISTICS, onnx=onnx)
 
 
 class Torch:

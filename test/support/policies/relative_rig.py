@@ -9,13 +9,13 @@ interface; importing this registers them. Importing it needs LeRobot.
 from __future__ import annotations
 
 from dataclasses import dataclass
-import json
 from pathlib import Path
 import shutil
 
 import torch
 
 from support.policies.lerobot_rig import folder_of, LEROBOT, ROOT
+from support.policies.tiny_policies import insert
 
 ACTION, OBSERVATION = LEROBOT.transition_key.ACTION, LEROBOT.transition_key.OBSERVATION
 
@@ -113,12 +113,11 @@ def relative_folder(*, exclude: tuple[str, ...] = (), after: str = '') -> Path:
 def make_relative(folder: Path, exclude: tuple[str, ...] = (), after: str = '') -> Path:
     """Put the two steps into the processors of a policy, and return its folder."""
     config = {'enabled': True, 'exclude_joints': list(exclude), 'action_names': NAMES}
-    insert(folder / 'policy_preprocessor.json', 'to_batch_processor', RELATIVE, config)
-    insert(
-        folder / 'policy_postprocessor.json', 'unnormalizer_processor', ABSOLUTE, {'enabled': True}
-    )
+    insert(folder / 'policy_preprocessor.json', 'to_batch_processor', RELATIVE, **config)
+    post = folder / 'policy_postprocessor.json'
+    insert(post, 'unnormalizer_processor', ABSOLUTE, enabled=True)
     if after:
-        insert(folder / 'policy_postprocessor.json', ABSOLUTE, after, {})
+        insert(post, ABSOLUTE, after)
     return folder
 
 
@@ -132,12 +131,3 @@ def reanchored(preprocessor, rows: torch.Tensor, excluded: tuple[str, ...] = ())
     relative = rows - steps[RELATIVE].get_cached_state() * mask
     normalize = steps['normalizer_processor']
     return normalize(LEROBOT.create_transition(action=relative))[ACTION]
-
-
-def insert(file: Path, behind: str, name: str, config: dict) -> None:
-    """Put a step behind another one."""
-    pipeline = json.loads(file.read_text())
-    names = [step['registry_name'] for step in pipeline['steps']]
-    step = {'registry_name': name, 'config': config}
-    pipeline['steps'].insert(names.index(behind) + 1, step)
-    file.write_text(json.dumps(pipeline))

@@ -137,13 +137,15 @@ def relative(folder: Path) -> Path:
 
     The two steps are those of `plugin/relative_steps.py`.
     """
-    _insert(folder / 'policy_preprocessor.json', 'to_batch_processor', 'test_relative_state')
-    _insert(folder / 'policy_postprocessor.json', 'unnormalizer_processor', 'test_relative_action')
+    insert(folder / 'policy_preprocessor.json', 'to_batch_processor', 'test_relative_state')
+    insert(folder / 'policy_postprocessor.json', 'unnormalizer_processor', 'test_relative_action')
     return folder
 
 
-def _insert(file: Path, after: str, name: str) -> None:
+def insert(file: Path, behind: str, name: str, **config: Any) -> None:
+    """Put a step of a pipeline behind another one."""
     pipeline = json.loads(file.read_text())
     names = [step['registry_name'] for step in pipeline['steps']]
-    pipeline['steps'].insert(names.index(after) + 1, {'registry_name': name, 'config': {}})
+    step = {'registry_name': name, 'config': config}
+    pipeline['steps'].insert(names.index(behind) + 1, step)
     file.write_text(json.dumps(pipeline, indent=2))

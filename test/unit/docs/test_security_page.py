@@ -9,7 +9,7 @@ import pytest
 from support.paths import REPOSITORY
 
 from lerobot_serve.access import connections, half_open
-from lerobot_serve.gateway.doors import DOORS
+from lerobot_serve.gateway.door_parameters import DOORS
 from lerobot_serve.gateway.grpc_server import server
 from lerobot_serve.gateway.grpc_server.calls import CallSettings
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings

@@ -10,7 +10,8 @@ import pytest
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import open_exposure
-from lerobot_serve.gateway.doors import DoorEntry, DOORS, load_door
+from lerobot_serve.gateway.door_parameters import DoorEntry, DOORS
+from lerobot_serve.gateway.doors import load_door
 
 TOKEN = 'a' * 20
 SETTINGS = {

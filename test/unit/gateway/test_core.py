@@ -12,7 +12,7 @@ from support.gateway.gateway_rig import CALLER, GatewayRig, request, until
 from lerobot_serve.gateway import core
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.core import GIVES_WAY_S
+from lerobot_serve.gateway.core import GIVES_WAY_S, RETRY_AFTER_S
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeSession
 
 OTHER = replace(CALLER, address='127.0.0.1:5001')
@@ -41,10 +41,10 @@ async def test_each_caller_has_one_session_of_its_own():
 
 
 async def test_callers_above_the_limit_are_refused_until_one_leaves():
-    rig = GatewayRig(max_callers=1, retry_after_s=2.5)
+    rig = GatewayRig(max_callers=1)
     await rig.gateway.session(CALLER)
     refused = await refusal(rig.gateway.session(OTHER))
-    assert (refused.status, refused.retry_after_s) == (Status.OVERLOADED, 2.5)
+    assert (refused.status, refused.retry_after_s) == (Status.OVERLOADED, RETRY_AFTER_S)
     assert 'max_callers is 1' in refused.text
     assert rig.gateway.counters.refused == {('http', 'max_callers'): 1}
     await rig.gateway.release(CALLER)
@@ -84,13 +84,7 @@ async def test_a_session_that_cannot_be_opened_leaves_no_place_taken():
 
 async def test_a_session_that_opens_slowly_is_awaited_as_long_as_a_request():
     rig = GatewayRig(request_timeout_s=0.02)
-    may_open, open_now = asyncio.Event(), rig.upstream.open
-
-    async def open_slowly(caller, terms):
-        await may_open.wait()
-        return await open_now(caller, terms)
-
-    rig.upstream.open = open_slowly
+    may_open = rig.opens_later()
     refused = await refusal(rig.gateway.session(CALLER))
     assert refused.status is Status.UNAVAILABLE
     assert refused.retry_after_s
@@ -102,19 +96,15 @@ async def test_a_session_that_opens_slowly_is_awaited_as_long_as_a_request():
 
 async def test_an_opening_that_fails_late_leaves_the_next_session_of_its_caller():
     rig = GatewayRig()
-    fails, open_now = asyncio.Event(), rig.upstream.open
-
-    async def fail_late(caller, terms):
-        await fails.wait()
-        raise AWAY
-
-    rig.upstream.open = fail_late
+    open_now, fails = rig.upstream.open, rig.opens_later()
+    rig.upstream.fail_with = AWAY
     first = asyncio.ensure_future(rig.gateway.session(CALLER))
     await asyncio.sleep(0)
     leaving = asyncio.ensure_future(rig.gateway.release(CALLER))
     await asyncio.sleep(0)
-    rig.upstream.open = open_now
+    rig.upstream.open, rig.upstream.fail_with = open_now, None
     session = await rig.gateway.session(CALLER)
+    rig.upstream.fail_with = AWAY
     fails.set()
     assert (await refusal(first)).status is Status.UNAVAILABLE
     await leaving
@@ -218,14 +208,8 @@ async def test_a_caller_is_counted_until_its_session_is_closed_also_where_nobody
 
 
 async def test_a_session_that_opens_while_its_caller_leaves_is_closed_in_any_case():
-    rig, may_open = GatewayRig(), asyncio.Event()
-    open_now = rig.upstream.open
-
-    async def open_late(caller, terms):
-        await may_open.wait()
-        return await open_now(caller, terms)
-
-    rig.upstream.open = open_late
+    rig = GatewayRig()
+    may_open = rig.opens_later()
     opening = asyncio.ensure_future(rig.gateway.session(CALLER))
     await until(lambda: rig.gateway.callers)
     leaving = asyncio.ensure_future(rig.gateway.release(CALLER))

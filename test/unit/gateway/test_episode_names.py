@@ -16,7 +16,7 @@ from lerobot_serve.gateway.callers.episode_names import (
     scoped_name,
 )
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.http.callers import caller_of
+from lerobot_serve.gateway.http.door import caller_of
 
 HERE, AGAIN, THERE, NAMED = (
     Caller('openpi', '10.0.0.1:4000'),

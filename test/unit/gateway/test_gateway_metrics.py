@@ -7,8 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 import pytest
 from support.golden import listed
 
-from lerobot_serve.gateway.counters import GatewayCounters
-from lerobot_serve.gateway.metrics import collect
+from lerobot_serve.gateway.counters import collect, GatewayCounters
 from lerobot_serve.gateway.parameters import door_settings, GatewayParameters
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.telemetry.http_endpoint import FunctionCollector

@@ -21,7 +21,8 @@ from support.gateway.gateway_rig import GatewayRig
 
 from lerobot_serve.access import connections, half_open
 from lerobot_serve.gateway.access import open_exposure
-from lerobot_serve.gateway.doors import DOORS, load_door
+from lerobot_serve.gateway.door_parameters import DOORS
+from lerobot_serve.gateway.doors import load_door
 from lerobot_serve.gateway.grpc_server import server
 from lerobot_serve.gateway.parameters import door_settings, GatewayParameters
 

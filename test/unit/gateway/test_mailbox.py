@@ -8,7 +8,7 @@ import asyncio
 import pytest
 from support.gateway.gateway_rig import until
 
-from lerobot_serve.gateway.callers.mailbox import LatestOnly
+from lerobot_serve.gateway.callers.caller_session import LatestOnly
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 
 

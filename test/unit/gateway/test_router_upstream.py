@@ -21,12 +21,12 @@ from lerobot_serve.contract.schema import Status as ChunkStatus
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError, PredictionRequest, Status
+from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.router import availability
 from lerobot_serve.gateway.router import upstream as upstream_module
-from lerobot_serve.gateway.router.image_encoding import ImageSettings
 from lerobot_serve.gateway.router.outcomes import SessionLost
 from lerobot_serve.gateway.router.server_link import Presence
-from lerobot_serve.gateway.router.upstream import RouterSettings, RouterUpstream
+from lerobot_serve.gateway.router.upstream import RouterUpstream
 from lerobot_serve.gateway.upstream import SessionTerms
 
 ONE, TWO = Caller('http', '10.0.0.1:1'), Caller('http', '10.0.0.1:2')
@@ -47,7 +47,7 @@ class Rig:
         self.link, self.dropped, self.log = FakeLink(), Counter(), RecordingLog()
         self.upstream = self.link.upstream = RouterUpstream(
             self.link,
-            RouterSettings(**settings),
+            GatewayParameters(**settings),
             self.log,
             count_dropped=lambda reason: self.dropped.update([reason]),
         )
@@ -376,14 +376,14 @@ async def test_a_newer_request_ends_one_in_flight():
 @pytest.mark.parametrize(
     ('settings', 'size', 'codec'),
     [
-        (ImageSettings(), (48, 64), Codec.RAW),
-        (ImageSettings(downscale=True), (24, 32), Codec.RAW),
-        (ImageSettings(codec=Codec.JPEG), (48, 64), Codec.JPEG),
-        (ImageSettings(codec=Codec.JPEG, downscale=True), (24, 32), Codec.JPEG),
+        ({}, (48, 64), Codec.RAW),
+        ({'downscale': True}, (24, 32), Codec.RAW),
+        ({'codec': 'jpeg'}, (48, 64), Codec.JPEG),
+        ({'codec': 'jpeg', 'downscale': True}, (24, 32), Codec.JPEG),
     ],
 )
 async def test_images_travel_as_the_parameters_say(settings, size, codec):
-    async with Rig(images=settings) as rig:
+    async with Rig(**settings) as rig:
         session = await rig.upstream.open(ONE)
         await session.predict(request())
         (image,) = rig.link.requests[0].images

@@ -40,7 +40,7 @@ ALLOWED = {
     'peer_formats': {'arrays'},
     'policies': {
         *('arrays', 'child_process', 'contract', 'peer_formats', 'private_file', 'requirements'),
-        *('errors', 'files', 'versions'),
+        *('access', 'errors', 'files', 'versions'),
     },
     'trace': {'arrays', 'contract', 'errors', 'parameters', 'atomic_file'},
     'telemetry': {'parameters', 'zenoh'},

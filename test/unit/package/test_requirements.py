@@ -12,7 +12,7 @@ import pytest
 from support.paths import REPOSITORY
 
 from lerobot_serve import requirements
-from lerobot_serve.gateway.doors import DOORS
+from lerobot_serve.gateway.door_parameters import DOORS
 from lerobot_serve.policies.lerobot import hub_download
 from lerobot_serve.policies.registry import _install_command
 from lerobot_serve.requirements import FROM_ROS

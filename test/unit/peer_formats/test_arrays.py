@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as npst
 import msgpack
 import numpy as np
 import pytest
+from support.gateway import openpi_messages
 from support.policies import remote_peers
 
 from lerobot_serve.peer_formats.array_types import PeerFormatError
@@ -22,11 +23,12 @@ from lerobot_serve.peer_formats.msgpack_arrays import (
     unpack_groot,
     unpack_openpi,
 )
+from lerobot_serve.peer_formats.msgpack_reader import VALUES_LIMIT
 from lerobot_serve.peer_formats.npy import read_npy, write_npy
 
 NUMBERS = st.sampled_from(['?', 'u1', 'i2', 'u4', 'i8', 'f2', 'f4', 'f8', '>f4', '>i2'])
 ARRAYS = npst.arrays(NUMBERS, npst.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4))
-MEMORY_LIMIT_BYTES = 32 << 20
+MEMORY_LIMIT_BYTES = 4 << 20
 
 
 @given(ARRAYS, st.booleans())
@@ -41,9 +43,9 @@ def test_what_numpy_writes_is_read(array, fortran):
 @given(ARRAYS)
 @settings(max_examples=40)
 def test_both_forms_of_msgpack_are_those_of_their_projects(array):
-    theirs = msgpack.packb({'a': {'b': array}}, default=remote_peers.pack_array)
+    theirs = openpi_messages.packed({'a': {'b': array}})
     assert np.array_equal(unpack_openpi(theirs)['a']['b'], array, equal_nan=True)
-    ours = msgpack.unpackb(pack_openpi({'a': array}), object_hook=remote_peers.unpack_array)
+    ours = openpi_messages.unpacked(pack_openpi({'a': array}))
     assert np.array_equal(ours['a'], array, equal_nan=True)
     theirs = msgpack.packb([{'a': array}, {}], default=remote_peers.pack_npy)
     assert np.array_equal(unpack_groot(theirs)[0]['a'], array, equal_nan=True)
@@ -85,6 +87,11 @@ def nested(item: bytes, times: int) -> bytes:
 
 
 BOMBS = {
+    # each level announces as many values as there are bytes
+    'announced in each level': b'\xdd\x00\x10\x00\x00' * 12 + bytes(1 << 20),
+    'empty lists': b'\xdd' + (VALUES_LIMIT - 1).to_bytes(4, 'big') + b'\x90' * (1 << 20),
+    'lists of three': b'\x93' * (1 << 20),
+    'a long map': b'\xdf' + (1 << 19).to_bytes(4, 'big') + b'\xa1a\x90' * (1 << 19),
     'announced lists': b'\xdd\x00\xff\xff\xff' * 400,
     'deep lists': b'\x91' * 100_000,
     'deep lists of allowed length': b'\xdc\x10\x00' * 500,
@@ -109,24 +116,6 @@ def test_a_bomb_is_refused_within_a_bound_of_memory(unpack, name):
         assert tracemalloc.get_traced_memory()[1] < MEMORY_LIMIT_BYTES
     finally:
         tracemalloc.stop()
-
-
-BAD_ARRAYS = [
-    {b'__ndarray__': True},
-    {b'__ndarray__': True, b'data': b'ab', b'dtype': '|O', b'shape': [1]},
-    {b'__ndarray__': True, b'data': b'ab', b'dtype': '<f4', b'shape': [10**11]},
-    {b'__ndarray__': True, b'data': b'abcd', b'dtype': '<f4', b'shape': [-1]},
-    {b'__ndarray__': True, b'data': b'abcd', b'dtype': '<f4', b'shape': [True]},
-    {b'__ndarray__': True, b'data': 'abcd', b'dtype': '<f4', b'shape': [1]},
-    {b'__npgeneric__': True, b'data': 'x', b'dtype': '<f4'},
-    {b'__npgeneric__': True, b'data': 1, b'dtype': 'O'},
-]
-
-
-@pytest.mark.parametrize('value', BAD_ARRAYS)
-def test_an_array_of_openpi_that_does_not_fit_its_data_is_refused(value):
-    with pytest.raises(PeerFormatError):
-        unpack_openpi(msgpack.packb({'a': value}))
 
 
 @given(st.data())

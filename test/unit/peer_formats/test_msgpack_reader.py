@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import contextlib
 import random
 import re
-import tracemalloc
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,6 +104,7 @@ def test_numpy_scalars_are_numbers(value):
         (array_map(data=None), 'no bytes'),
         (msgpack.packb({b'__ndarray__': True}), 'allowed are'),
         (msgpack.packb({b'__npgeneric__': True, b'dtype': '<f4', b'data': 'x'}), 'no number'),
+        (msgpack.packb({b'__npgeneric__': True, b'dtype': 'O', b'data': 1}), 'allowed are'),
         (msgpack.packb(msgpack.ExtType(4, b'code')), 'extension'),
         (b'\xc1', 'no msgpack'),
         (b'', 'cut off'),
@@ -195,23 +195,3 @@ def test_an_array_is_read_alike_at_once_and_key_by_key(monkeypatch, dtype):
     monkeypatch.setattr(msgpack_arrays, 'openpi_array_at', None)
     assert [outcome(data) for data in messages] == at_once
     assert 0 < at_once.count('refused') < len(at_once)
-
-
-@pytest.mark.parametrize(
-    'data',
-    [
-        # each level announces as many values as there are bytes
-        b''.join(b'\xdd' + (1 << 20).to_bytes(4, 'big') for _ in range(12)) + bytes(1 << 20),
-        b'\xdd' + (VALUES_LIMIT - 1).to_bytes(4, 'big') + b'\x90' * (1 << 20),
-        b'\x93' * (1 << 20),
-        b'\xdf' + (1 << 19).to_bytes(4, 'big') + b'\xa1a\x90' * (1 << 19),
-    ],
-    ids=['announced', 'empty lists', 'deep', 'map'],
-)
-def test_a_hostile_message_costs_little_memory(data):
-    tracemalloc.start()
-    try:
-        refusal(data)
-        assert tracemalloc.get_traced_memory()[1] < 4 << 20
-    finally:
-        tracemalloc.stop()

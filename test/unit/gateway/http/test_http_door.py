@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import inspect
 import json
@@ -17,25 +16,25 @@ import aiohttp
 import cv2
 import numpy as np
 import pytest
-from support.gateway.certificates import certificate_files
+from support.gateway.certificates import tls_exposure
 from support.gateway.gateway_rig import CAMERA, until
 from support.gateway.http_rig import base64_of, body, HEIGHT, HttpRig, WIDTH
 
 from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
-from lerobot_serve.gateway.access import open_exposure
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.episode_names import scoped_name
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.core import GIVES_WAY_S
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
-from lerobot_serve.gateway.http import callers, images
-from lerobot_serve.gateway.http.act import INLINE_BYTES
+from lerobot_serve.gateway.http import images
 from lerobot_serve.gateway.http.body import KEYS
-from lerobot_serve.gateway.http.door import make_door
+from lerobot_serve.gateway.http.door import INLINE_BYTES, make_door
 from lerobot_serve.gateway.http.openapi import document
 
 TOKEN = 'a-token-of-kim-for-tests'
 WITH_TOKENS = {'tokens': Tokens({'kim': TOKEN})}
+HEAD = b'POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
 BEARER = {'Authorization': f'Bearer {TOKEN}'}
 
 
@@ -122,12 +121,12 @@ async def test_who_shares_a_session(rig):
 
 
 @http_test(gateway={'max_callers': 2})
-async def test_an_idle_episode_gives_way_to_a_new_one(rig, monkeypatch):
+async def test_an_idle_episode_gives_way_to_a_new_one(rig):
     for name in ('e1', 'e2'):
         assert (await rig.act(body(episode_id=name))).status == 200
     refused = await rig.act(body(episode_id='e3'))
     assert refused.status == 429 and refused.headers['Retry-After'] == '1'
-    monkeypatch.setattr(callers, 'EPISODE_IDLE_S', 0.0)
+    rig.now_s += GIVES_WAY_S
     assert (await rig.act(body(episode_id='e3'))).status == 200
     assert sorted(rig.upstream.open_sessions) == [
         'gateway/http/e2@127.0.0.1',
@@ -202,11 +201,9 @@ async def test_what_is_no_http_is_refused_and_counted_without_a_traceback(rig, m
         'Host: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nZZ': b'400',
     }
     for head, status in heads.items():
-        reader, writer = await asyncio.open_connection(*rig.host_and_port)
         text = f'POST /act HTTP/1.1\r\nContent-Type: application/json\r\n{head}\r\n\r\n'
-        writer.write(text.encode())
-        assert (await reader.readline()).split()[1] == status
-        writer.close()
+        async with rig.connection(text.encode()) as (reader, _):
+            assert (await reader.readline()).split()[1] == status
     assert rig.refused['web_page'] == 2
     assert rig.refused['malformed'] == 3
     assert not logged
@@ -214,14 +211,9 @@ async def test_what_is_no_http_is_refused_and_counted_without_a_traceback(rig, m
 
 @http_test(max_message_mb=0.002)
 async def test_a_large_body_is_refused_before_it_is_read(rig):
-    reader, writer = await asyncio.open_connection(*rig.host_and_port)
-    writer.write(
-        b'POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
-        b'Content-Length: 99999999999\r\n\r\n'
-    )
-    head = await reader.readuntil(b'\r\n\r\n')
-    assert b' 413 ' in head and b'2000 are allowed' in await reader.read()
-    writer.close()
+    async with rig.connection(HEAD + b'Content-Length: 99999999999\r\n\r\n') as (reader, _):
+        head = await reader.readuntil(b'\r\n\r\n')
+        assert b' 413 ' in head and b'2000 are allowed' in await reader.read()
 
     async def pieces():
         for _ in range(10):
@@ -242,32 +234,21 @@ async def test_a_large_body_is_refused_before_it_is_read(rig):
 
 @http_test(read_timeout_s=0.1)
 async def test_a_body_that_does_not_end_is_given_up(rig):
-    reader, writer = await asyncio.open_connection(*rig.host_and_port)
-    writer.write(
-        b'POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
-        b'Content-Length: 100\r\n\r\n{'
-    )
-    assert b' 408 ' in await reader.readuntil(b'\r\n\r\n')
-    await reader.read()
+    async with rig.connection(HEAD + b'Content-Length: 100\r\n\r\n{') as (reader, _):
+        assert b' 408 ' in await reader.readuntil(b'\r\n\r\n')
+        await reader.read()
     assert rig.refused == {'slow': 1}
-    writer.close()
 
 
 @http_test(write_timeout_s=0.2)
 async def test_a_client_that_stops_reading_is_disconnected(rig):
     rig.upstream.actions = lambda request: np.full((100_000, 3), 0.1, np.float32)
     content = json.dumps(body()).encode()
-    reader, writer = await asyncio.open_connection(*rig.host_and_port, limit=1024)
-    writer.transport.pause_reading()
-    for _ in range(4):
-        writer.write(
-            b'POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
-            + f'Content-Length: {len(content)}\r\n\r\n'.encode()
-            + content
-        )
-    await until(lambda: rig.refused.get('stopped_reading'))
-    writer.close()
-    del reader
+    async with rig.connection() as (_, writer):
+        writer.transport.pause_reading()
+        for _ in range(4):
+            writer.write(HEAD + f'Content-Length: {len(content)}\r\n\r\n'.encode() + content)
+        await until(lambda: rig.refused.get('stopped_reading'))
 
 
 @http_test(max_connections=1)
@@ -275,12 +256,10 @@ async def test_more_connections_than_allowed_are_refused(rig):
     rig.upstream.hold()
     asked = asyncio.create_task(rig.act(body()))
     await until(lambda: rig.upstream.requests)
-    reader, writer = await asyncio.open_connection(*rig.host_and_port)
-    writer.write(b'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n')
-    head = await reader.readuntil(b'\r\n\r\n')
-    assert b' 503 ' in head and b'Retry-After' in head
-    await reader.read()
-    writer.close()
+    async with rig.connection(b'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n') as (reader, _):
+        head = await reader.readuntil(b'\r\n\r\n')
+        assert b' 503 ' in head and b'Retry-After' in head
+        await reader.read()
     rig.upstream.release()
     assert (await asked).status == 200
     assert (await rig.act(body())).status == 200
@@ -289,10 +268,10 @@ async def test_more_connections_than_allowed_are_refused(rig):
 
 @http_test(max_connections=2)
 async def test_where_all_places_are_taken_the_connection_that_rests_longest_gives_way(rig):
-    async with kept_connection(rig) as first, kept_connection(rig) as second:
+    async with rig.connection() as first, rig.connection() as second:
         for each in (first, second, first):
             assert b' 200 ' in await asked_for_config(*each)
-        async with kept_connection(rig) as third:
+        async with rig.connection() as third:
             assert b' 200 ' in await asked_for_config(*third)
             assert await second[0].read() == b''
             assert rig.refused == {'gave_way': 1}
@@ -301,10 +280,10 @@ async def test_where_all_places_are_taken_the_connection_that_rests_longest_give
 
 @http_test(max_connections=2, exposure=WITH_TOKENS)
 async def test_connections_without_a_token_give_way_first(rig):
-    async with kept_connection(rig) as kept, kept_connection(rig) as silent:
+    async with rig.connection() as kept, rig.connection() as silent:
         assert b' 200 ' in await asked_for_config(*kept)
         # its refusal is delayed for seconds
-        rig.door._gate.wrong_tokens.delay_s = lambda *_: 60.0
+        rig.door._wrong_tokens.delay_s = lambda *_: 60.0
         silent[1].write(b'GET /config HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\n\r\n')
         await until(lambda: rig.refused.get('unauthorized'))
         assert (await rig.ask('GET', '/config', headers=BEARER)).status == 200
@@ -316,19 +295,9 @@ async def test_connections_without_a_token_give_way_first(rig):
 @pytest.mark.parametrize('path', ['/', '/health', '/config', '/nothing'])
 async def test_a_connection_without_a_token_ends_with_its_reply(path):
     rigs = HttpRig(exposure=WITH_TOKENS).running()
-    async with rigs as rig, kept_connection(rig) as (reader, writer):
+    async with rigs as rig, rig.connection() as (reader, writer):
         writer.write(f'GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n'.encode())
         assert b'Connection: close' in await reader.read()
-
-
-@contextlib.asynccontextmanager
-async def kept_connection(rig):
-    """Connect to the door, without a request."""
-    reader, writer = await asyncio.open_connection(*rig.host_and_port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
 
 
 async def asked_for_config(reader, writer) -> bytes:
@@ -344,24 +313,11 @@ async def asked_for_config(reader, writer) -> bytes:
 @http_test()
 async def test_a_connection_that_asks_nothing_is_closed(rig, monkeypatch):
     monkeypatch.setattr(connections, 'HEAD_LIMIT_S', 0.05)
-    reader, writer = await asyncio.open_connection(*rig.host_and_port)
-    writer.write(b'POST /act HTTP/1.1\r\nHost: loc')
-    with pytest.raises(ConnectionError):
-        assert await reader.read() == b''
-        raise ConnectionResetError
+    async with rig.connection(HEAD[:30]) as (reader, _):
+        with pytest.raises(ConnectionError):
+            assert await reader.read() == b''
+            raise ConnectionResetError
     assert rig.refused == {'no_request': 1}
-    writer.close()
-
-
-@http_test(gateway={'idle_timeout_s': 10.0})
-async def test_episodes_without_a_session_are_forgotten(rig):
-    for turn in range(3):
-        for name in ('a', 'b'):
-            assert (await rig.act(body(episode_id=f'{name}{turn}'))).status == 200
-        assert len(rig.door._act._episodes._used_s) == 2
-        rig.now_s += 10.0
-        await rig.gateway.close_idle()
-    assert not rig.refused
 
 
 @http_test()
@@ -395,9 +351,9 @@ async def test_config_says_what_the_policy_takes(rig):
 @http_test()
 async def test_the_description_and_the_page(rig):
     described = (await rig.ask('GET', '/openapi.json')).content
-    assert set(described['components']['schemas']['Act']['properties']) == set(KEYS)
+    assert set(described['components']['schemas']['ActBody']['properties']) == set(KEYS)
     answered = set((await rig.act(body(episode_id=None))).content)
-    assert answered == set(described['components']['schemas']['Reply']['properties'])
+    assert answered == set(described['components']['schemas']['ActReply']['properties'])
     headers = described['paths']['/act']['post']['responses']['200']['headers']
     assert set(headers) <= set((await rig.act(body())).headers)
     page = await rig.ask('GET', '/')
@@ -446,10 +402,7 @@ async def test_large_pictures_in_a_small_body_are_decoded_beside_the_loop(rig, m
 
 
 async def test_tls(tmp_path):
-    authority, certificate, key = certificate_files(tmp_path)
-    given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
-    exposure = open_exposure('http', given | {'certificate_file': certificate, 'key_file': key})
-
+    authority, exposure = tls_exposure(tmp_path, 'http')
     async with HttpRig(exposure={'tls': exposure.tls}).running() as rig:
         assert rig.door.address.startswith('https://')
         context = ssl.create_default_context(cafile=authority)

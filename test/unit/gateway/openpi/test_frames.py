@@ -36,9 +36,13 @@ class Sink:
         self.controls.append((data, opcode))
 
 
+def reading_into(sink: Sink) -> FrameReader:
+    return FrameReader(LIMIT_BYTES, sink.on_message, sink.on_control)
+
+
 def read(*pieces: bytes) -> Sink:
     sink = Sink()
-    reader = FrameReader(LIMIT_BYTES, sink)
+    reader = reading_into(sink)
     for piece in pieces:
         reader.feed(piece)
     return sink
@@ -76,7 +80,7 @@ def test_pieces_of_any_size_give_the_same_messages(payloads, cuts):
 )
 def test_bytes_received_in_place_give_the_same_messages(payloads, counts):
     stream, sink = b''.join(map(masked, payloads)), Sink()
-    reader = FrameReader(LIMIT_BYTES, sink)
+    reader = reading_into(sink)
     for count in itertools.cycle(counts):
         if not stream:
             break
@@ -90,7 +94,7 @@ def test_bytes_received_in_place_give_the_same_messages(payloads, counts):
 
 def test_a_large_payload_is_received_where_its_message_is():
     payload, sink = bytes(range(256)) * 256, Sink()
-    reader, head = FrameReader(LIMIT_BYTES, sink), masked(payload)[:14]
+    reader, head = reading_into(sink), masked(payload)[:14]
     reader.feed(head)
     space = reader.free_space()
     assert len(space) == len(payload)
@@ -115,7 +119,7 @@ def test_byte_by_byte_with_a_ping_between_fragments():
 
 def test_it_says_whether_a_message_has_begun():
     whole = masked(b'picture')
-    reader = FrameReader(LIMIT_BYTES, Sink())
+    reader = reading_into(Sink())
     for piece, is_inside in ((whole[:1], True), (whole[1:9], True), (whole[9:], False)):
         reader.feed(piece)
         assert reader.is_inside_message is is_inside

@@ -51,46 +51,37 @@ def shipped(repository):
     return lambda name: read_observation_mapping(str(repository / f'config/gateway/{name}.yaml'))
 
 
-def test_aloha(shipped):
-    names = [f'observation.images.{camera}' for camera in ALOHA_CAMERAS]
-    example, policy = aloha(), contract(14, 14, names)
-    asked = request(example, shipped('aloha'), policy)
-    assert asked.state.tolist() == [1.0] * 14 and asked.task == 'do something'
-    for camera in ALOHA_CAMERAS:
-        sent = example['images'][camera]
-        assert np.array_equal(
-            asked.images[f'observation.images.{camera}'], sent.transpose(1, 2, 0)
-        )
+DROID = ['observation.images.exterior_1_left', 'observation.images.wrist_left']
+LIBERO = ['observation.images.image', 'observation.images.image2']
 
 
-def test_droid(shipped):
-    names = ['observation.images.exterior_1_left', 'observation.images.wrist_left']
-    example, policy = droid(), contract(8, 8, names)
-    asked = request(example, shipped('droid'), policy)
-    assert asked.state.tolist() == pytest.approx([*np.linspace(0, 1, 7), 0.5])
-    sent = [example['observation/exterior_image_1_left'], example['observation/wrist_image_left']]
-    assert all(np.array_equal(asked.images[n], s) for n, s in zip(names, sent, strict=True))
-
-
-def test_libero(shipped):
-    names = ['observation.images.image', 'observation.images.image2']
-    example, policy = libero(), contract(8, 7, names)
-    asked = request(example, shipped('libero'), policy)
-    assert asked.state.tolist() == pytest.approx(np.linspace(0, 1, 8).tolist())
-    sent = [example['observation/image'], example['observation/wrist_image']]
-    assert all(np.array_equal(asked.images[n], s) for n, s in zip(names, sent, strict=True))
+@pytest.mark.parametrize(
+    ('name', 'example', 'actions', 'cameras', 'state'),
+    [
+        ('aloha', aloha, 14, [f'observation.images.{each}' for each in ALOHA_CAMERAS], [1] * 14),
+        ('droid', droid, 8, DROID, [*np.linspace(0, 1, 7), 0.5]),
+        ('libero', libero, 7, LIBERO, [*np.linspace(0, 1, 8)]),
+    ],
+)
+def test_an_example_of_openpi(shipped, name, example, actions, cameras, state):
+    sent = example()
+    asked = request(sent, shipped(name), contract(len(state), actions, cameras))
+    assert asked.state.tolist() == pytest.approx(state) and asked.task == 'do something'
+    pictures = sent.get('images', sent).values()
+    frames = [each for each in pictures if getattr(each, 'ndim', 0) == 3]
+    for camera, frame in zip(cameras, frames, strict=True):
+        rgb = frame.transpose(1, 2, 0) if name == 'aloha' else frame
+        assert np.array_equal(asked.images[camera], rgb)
 
 
 def test_a_scalar_gripper_is_a_value_of_the_state(shipped):
-    names = ['observation.images.exterior_1_left', 'observation.images.wrist_left']
     example = droid() | {'observation/gripper_position': np.float64(0.5)}
-    assert request(example, shipped('droid'), contract(8, 8, names)).state[-1] == 0.5
+    assert request(example, shipped('droid'), contract(8, 8, DROID)).state[-1] == 0.5
 
 
 def test_a_prompt_of_bytes_is_text(shipped):
-    names = ['observation.images.image', 'observation.images.image2']
     example = libero() | {'prompt': 'größer'.encode()}
-    assert request(example, shipped('libero'), contract(8, 7, names)).task == 'größer'
+    assert request(example, shipped('libero'), contract(8, 7, LIBERO)).task == 'größer'
 
 
 def test_a_picture_is_not_copied():
@@ -143,10 +134,9 @@ def test_other_messages_are_refused(message, expected):
 
 
 def test_a_state_of_words_is_refused(shipped):
-    names = ['observation.images.image', 'observation.images.image2']
     example = libero() | {'observation/state': ['a'] * 8}
     with pytest.raises(PredictionError, match='numbers'):
-        request(example, shipped('libero'), contract(8, 7, names))
+        request(example, shipped('libero'), contract(8, 7, LIBERO))
 
 
 def test_an_episode_begins_where_the_client_says_so():

@@ -11,16 +11,16 @@ import ssl
 import aiohttp
 import numpy as np
 import pytest
-from support.gateway.certificates import certificate_files
+from support.gateway.certificates import tls_exposure
 from support.gateway.gateway_rig import CAMERA, until
 from support.gateway.openpi_messages import packed, unpacked
 from support.gateway.openpi_rig import MAPPING, observation, OpenpiRig
 from support.gateway.peers import packages_of
 from support.gateway.websocket_frames import masked
 
+from benchmarks.gateways.wire_requests import UPGRADE
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
-from lerobot_serve.gateway.access import open_exposure
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.episode_names import scoped_name
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
@@ -159,13 +159,43 @@ async def test_a_request_arrives_in_the_names_of_the_policy(rig):
     assert reply['lerobot_serve']['slot'] == 'prod' and reply['actions'].dtype == np.float32
 
 
-@openpi_test(mapping='state: [observation/state]\nactions: {arm: [gripper.pos, joint_1.pos]}')
-async def test_a_mapping_that_does_not_fit_is_refused_at_the_handshake(rig):
+async def handshake_refusal(rig, **options) -> aiohttp.WSServerHandshakeError:
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-        async with rig.client():
+        async with rig.client(**options):
             pass
-    assert refused.value.status == 409 and not rig.upstream.open_sessions
-    assert any('missing: joint_2.pos' in line for line in rig.log.lines)
+    return refused.value
+
+
+WRONG_MAPPING = 'state: [observation/state]\nactions: {arm: [gripper.pos, joint_1.pos]}'
+
+
+@pytest.mark.parametrize(
+    ('options', 'headers', 'status', 'reason'),
+    [
+        ({'mapping': WRONG_MAPPING}, {}, 409, 'invalid'),
+        ({'exposure': WITH_TOKENS}, {}, 401, 'unauthorized'),
+        ({'exposure': WITH_TOKENS}, {'Authorization': f'Api-Key {TOKEN}x'}, 401, 'unauthorized'),
+        ({'exposure': WITH_TOKENS}, {'Authorization': TOKEN}, 401, 'unauthorized'),
+        ({}, {'Origin': 'http://evil.example'}, 403, 'web_page'),
+        ({}, {'Host': 'evil.example'}, 403, 'web_page'),
+    ],
+)
+async def test_who_may_not_connect_is_refused_at_the_handshake(
+    tmp_path, options, headers, status, reason
+):
+    async with OpenpiRig(tmp_path, **options).running() as rig:
+        assert (await handshake_refusal(rig, headers=headers)).status == status
+        assert rig.refused == {reason: 1}
+        assert not rig.upstream.open_sessions
+        missing = any('missing: joint_2.pos' in line for line in rig.log.lines)
+        assert missing == ('mapping' in options)
+
+
+@pytest.mark.parametrize('options', [{'max_connections': 1}, {'gateway': {'max_callers': 1}}])
+async def test_more_clients_than_allowed_are_refused(tmp_path, options):
+    async with OpenpiRig(tmp_path, **options).running() as rig, rig.client():
+        refused = await handshake_refusal(rig)
+        assert refused.status == 429 and refused.headers['Retry-After'] == '1'
 
 
 @openpi_test()
@@ -266,37 +296,6 @@ async def test_a_client_that_knows_an_order_alone_is_not_served_in_another_one(r
         assert 'actions' in await client.infer(observation())
 
 
-@openpi_test(exposure=WITH_TOKENS)
-async def test_a_token_is_needed_where_there_are_tokens(rig):
-    for headers in ({}, {'Authorization': f'Api-Key {TOKEN}x'}, {'Authorization': TOKEN}):
-        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-            async with rig.client(headers=headers):
-                pass
-        assert refused.value.status == 401
-    async with rig.client(headers={'Authorization': f'Api-Key {TOKEN}'}):
-        assert rig.gateway.callers[0].name == 'kim'
-    assert rig.refused['unauthorized'] == 3
-
-
-@openpi_test()
-async def test_a_web_page_is_refused(rig):
-    for headers in ({'Origin': 'http://evil.example'}, {'Host': 'evil.example'}):
-        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-            async with rig.client(headers=headers):
-                pass
-        assert refused.value.status == 403
-    assert rig.refused['web_page'] == 2 and not rig.upstream.opened
-
-
-@openpi_test(max_connections=1)
-async def test_more_clients_than_allowed_are_refused(rig):
-    async with rig.client():
-        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-            async with rig.client():
-                pass
-        assert refused.value.status == 429 and refused.value.headers['Retry-After'] == '1'
-
-
 @openpi_test(max_connections=2)
 async def test_connections_above_the_limit_are_refused_whatever_they_ask(rig):
     url = rig.door.address.replace('ws', 'http', 1)
@@ -319,15 +318,6 @@ async def test_connections_without_a_token_keep_no_place(rig):
         assert 'actions' in await client.infer(observation())
     for _, writer in others:
         writer.close()
-
-
-@openpi_test(gateway={'max_callers': 1})
-async def test_more_callers_than_the_gateway_admits_are_refused(rig):
-    async with rig.client():
-        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-            async with rig.client():
-                pass
-        assert refused.value.status == 429
 
 
 @openpi_test()
@@ -359,7 +349,7 @@ async def test_a_message_that_does_not_end_is_given_up(rig):
     reader, writer = await rig.raw()
     whole = masked(packed(observation()))
     writer.write(whole[: len(whole) // 2])
-    connection = next(iter(rig.door._connections))
+    connection = next(iter(rig.door._open))
     await until(lambda: connection._begun_s is not None)
     for _ in range(4):
         rig.now_s += 1.0
@@ -381,7 +371,7 @@ async def test_a_silent_client_is_asked_and_then_disconnected(rig):
     assert await reader.readexactly(2) == bytes((0x89, 0))
     writer.write(masked(b'', Opcode.PONG))
     await writer.drain()
-    connection = next(iter(rig.door._connections))
+    connection = next(iter(rig.door._open))
     await until(lambda: connection._heard_s == rig.now_s)
     rig.now_s += 9.0
     rig.door.check_connections()
@@ -401,10 +391,7 @@ async def test_a_client_that_stops_reading_is_disconnected(rig):
         deaf.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=deaf)
         writer.transport.set_write_buffer_limits(high=1 << 24)
-        writer.write(
-            b'GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
-            b'Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n'
-        )
+        writer.write(UPGRADE)
         await reader.readuntil(b'\r\n\r\n')
         writer.transport.pause_reading()
         for _ in range(20):
@@ -426,21 +413,9 @@ async def test_a_client_that_leaves_ends_its_prediction(rig):
     assert rig.gateway.counters.requests['openpi', 'cancelled'] == 1
 
 
-def opens_later(rig) -> asyncio.Event:
-    """Let sessions open once the event is set."""
-    go_on, open_session = asyncio.Event(), rig.upstream.open
-
-    async def open_later(caller, terms):
-        await go_on.wait()
-        return await open_session(caller, terms)
-
-    rig.upstream.open = open_later
-    return go_on
-
-
 @openpi_test()
 async def test_a_client_that_leaves_while_its_session_opens_leaves_none(rig):
-    go_on = opens_later(rig)
+    go_on = rig.opens_later()
     reader, writer = await rig.raw_request()
     await until(lambda: rig.gateway.callers)
     writer.transport.abort()
@@ -452,12 +427,10 @@ async def test_a_client_that_leaves_while_its_session_opens_leaves_none(rig):
 
 @openpi_test(gateway={'request_timeout_s': 0.02})
 async def test_a_client_whose_session_opens_too_slowly_leaves_none(rig):
-    go_on = opens_later(rig)
+    go_on = rig.opens_later()
     # refused at once, not when the server has answered
-    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-        async with rig.client():
-            pass
-    assert refused.value.status == 503 and rig.refused['slow_opening'] == 1
+    assert (await handshake_refusal(rig)).status == 503
+    assert rig.refused['slow_opening'] == 1
     assert not rig.gateway.callers
     go_on.set()
     await until(lambda: rig.upstream.opened and not rig.upstream.open_sessions)
@@ -481,7 +454,7 @@ async def test_a_reply_in_work_is_sent_before_the_end(rig):
         await client.socket.send_bytes(packed(observation()))
         await until(lambda: rig.upstream.requests)
         stopping = asyncio.create_task(rig.door.stop())
-        await until(lambda: next(iter(rig.door._connections))._last)
+        await until(lambda: next(iter(rig.door._open))._last)
         rig.upstream.release()
         assert (await client.socket.receive()).type is aiohttp.WSMsgType.BINARY
         assert (await client.socket.receive()).data == 1001
@@ -489,11 +462,8 @@ async def test_a_reply_in_work_is_sent_before_the_end(rig):
 
 
 async def test_tls(tmp_path):
-    authority, certificate, key = certificate_files(tmp_path)
-    given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
-    exposure = open_exposure('openpi', given | {'certificate_file': certificate, 'key_file': key})
-    rig = OpenpiRig(tmp_path, {'tls': exposure.tls})
-    async with rig.running():
+    authority, exposure = tls_exposure(tmp_path, 'openpi')
+    async with OpenpiRig(tmp_path, {'tls': exposure.tls}).running() as rig:
         assert rig.door.address.startswith('wss://')
         async with rig.client(ssl=ssl.create_default_context(cafile=authority)) as client:
             assert 'actions' in await client.infer(observation())
