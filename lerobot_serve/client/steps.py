@@ -8,10 +8,11 @@ threads and in an event loop. A plan never waits itself; what it leaves behind i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 import threading
 from typing import Any, Protocol, TypeVar
 
@@ -48,26 +49,20 @@ Plan = Generator[Step, Any, T]
 def run_plan(plan: Plan[T]) -> T:
     """Run a plan in the calling thread; its signals are threading.Event."""
 
-    def perform(step: Step) -> Any:
+    async def perform(step: Step) -> Any:
         if isinstance(step, Blocking):
             return step.function()
         assert isinstance(step.signal, threading.Event)
         return step.signal.wait(step.timeout_s)
 
-    with contextlib.closing(plan):
-        result: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                step = plan.throw(error) if error else plan.send(result)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            result = error = None
-            try:
-                result = perform(step)
-            except Exception as raised:
-                error = raised
+    driving = _drive(plan, perform)
+    try:
+        # to its end: `perform` never awaits
+        driving.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise AssertionError('a plan in a thread has no loop to wait for')
 
 
 async def run_plan_async(plan: Plan[T], executor: ThreadPoolExecutor) -> T:
@@ -80,20 +75,23 @@ async def run_plan_async(plan: Plan[T], executor: ThreadPoolExecutor) -> T:
         assert isinstance(step.signal, LoopSignal)
         return await step.signal.wait(step.timeout_s)
 
+    return await _drive(plan, perform)
+
+
+async def _drive(plan: Plan[T], perform: Callable[[Step], Coroutine[Any, Any, Any]]) -> T:
+    """Give a plan the result or the exception of each of its steps; return its own."""
     with contextlib.closing(plan):
-        result: Any = None
-        error: Exception | None = None
+        resume: Callable[[], Step] = partial(plan.send, None)
         while True:
             try:
-                step = plan.throw(error) if error else plan.send(result)
+                step = resume()
             except StopIteration as end:
                 value: T = end.value
                 return value
-            result = error = None
             try:
-                result = await perform(step)
+                resume = partial(plan.send, await perform(step))
             except Exception as raised:
-                error = raised
+                resume = partial(plan.throw, raised)
 
 
 class LoopSignal:

@@ -28,7 +28,7 @@ from lerobot_serve.peer_formats.lerobot_requests import observation_pickle, poli
 from lerobot_serve.peer_formats.safe_pickle import PickleRefused, read_actions
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.remote.address import check_address
-from lerobot_serve.policies.remote.contract_file import ContractFile, RemoteContract, Text
+from lerobot_serve.policies.remote.contract_file import RemoteContract, Text
 from lerobot_serve.policies.remote.peer import (
     BadReply,
     PeerError,
@@ -46,7 +46,7 @@ SHOWN_CHARACTERS = 300
 LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
-class LerobotContractFile(ContractFile, frozen=True, kw_only=True):
+class LerobotContractFile(RemoteContract, frozen=True, kw_only=True):
     """With the fields of this protocol."""
 
     policy_type: Text | UnsetType = UNSET
