@@ -34,8 +34,8 @@ from lerobot_serve.client import (
     WrongObservation,
     WrongSettings,
 )
-from lerobot_serve.client.plan_runner import THREADS
 from lerobot_serve.client.session.plans import SessionPlans
+from lerobot_serve.client.steps import THREADS
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
