@@ -19,8 +19,7 @@ import grpc
 import numpy as np
 
 from benchmarks.peers.peer_process import CHUNK_ROWS, JOINTS
-from lerobot_serve.gateway.lerobot_async.pieces import read_pieces
-from lerobot_serve.gateway.lerobot_async.service import SERVICE
+from lerobot_serve.gateway.lerobot_async.door import joined, SERVICE
 from lerobot_serve.peer_formats import safe_pickle
 from lerobot_serve.peer_formats.lerobot_messages import write_data
 
@@ -39,7 +38,8 @@ class ImmediateServer:
         return b''
 
     async def observe(self, pieces: AsyncIterator[bytes], context: Any) -> bytes:
-        data = await read_pieces(pieces, MESSAGE_BYTES, PIECE_LIMIT_S)
+        async with asyncio.timeout(PIECE_LIMIT_S):
+            data = await joined(pieces, MESSAGE_BYTES)
         self._observations.put_nowait(safe_pickle.read_observation(data, self._limits))
         return b''
 

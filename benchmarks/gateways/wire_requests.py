@@ -12,8 +12,8 @@ import simplejpeg
 
 from benchmarks.peers.peer_process import CHUNK_ROWS, Frames, JOINTS
 from lerobot_serve.contract.services.policy_service import Image, Observation
-from lerobot_serve.peer_formats.lerobot_requests import observation_pickle, policy_config_pickle
 from lerobot_serve.peer_formats.msgpack_arrays import pack_groot, pack_openpi
+from lerobot_serve.peer_formats.safe_pickle import write_observation, write_policy_config
 
 CAMERA_PREFIX = 'observation.images.'
 JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
@@ -90,7 +90,7 @@ def policy_config(image: Frames) -> bytes:
         for name, frame in image.items()
     }
     state = {'dtype': 'float32', 'shape': (JOINTS,), 'names': list(JOINT_NAMES)}
-    return policy_config_pickle(
+    return write_policy_config(
         {
             'policy_type': 'act',
             'pretrained_name_or_path': 'bench',
@@ -105,4 +105,4 @@ def policy_config(image: Frames) -> bytes:
 def lerobot(image: Frames, timestep: int) -> bytes:
     """Return the pickle of a TimedObservation."""
     raw = {**dict.fromkeys(JOINT_NAMES, 0.0), **image, 'task': ''}
-    return observation_pickle(raw, timestamp=time.time(), timestep=timestep, must_go=True)
+    return write_observation(raw, timestamp=time.time(), timestep=timestep, must_go=True)

@@ -11,8 +11,8 @@ It speaks the Zenoh link with the same bytes as the edge and, where only HTTP/2 
 PolicyService of a gateway (gateway_link/). It has no safety cage and no fallback ladder: a real
 robot is driven by an edge_controller.
 
-steps (plans and their drivers) <- session/ <- connection <- connecting <- streams/ <-
-sync_client and async_client. Plans decide and never wait; a driver waits, in a thread or in an
+steps (plans and their drivers) <- session/ <- connection <- streams/ <- sync_client
+and async_client. Plans decide and never wait; a driver waits, in a thread or in an
 event loop.
 """
 

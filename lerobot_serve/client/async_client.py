@@ -15,9 +15,7 @@ from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
-from lerobot_serve.client.connecting import make_connection
-from lerobot_serve.client.connection import ClientFacts, Connection
-from lerobot_serve.client.plan_runner import PlanRunner
+from lerobot_serve.client.connection import ClientFacts, Connection, make_connection
 from lerobot_serve.client.results import PolicyInfo, Prediction
 from lerobot_serve.client.session.facts import SessionFacts
 from lerobot_serve.client.session.plans import SessionPlans
@@ -30,6 +28,7 @@ from lerobot_serve.client.settings import (
     DEFAULT_TIMEOUT_S,
     session_settings,
 )
+from lerobot_serve.client.steps import PlanRunner
 from lerobot_serve.client.streams.async_prediction_stream import AsyncPredictionStream
 
 

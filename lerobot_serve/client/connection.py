@@ -26,6 +26,7 @@ from lerobot_serve.zenoh.link import ZenohLink
 
 # of a server that loads its policy
 POLL_S = 0.2
+EXTRA = "pip install 'lerobot_serve[client-grpc]', or '.[client-grpc]' in a clone"
 LinkFactory = Callable[[str, LinkCallbacks], ServerLink]
 
 
@@ -185,11 +186,29 @@ class ClientFacts:
         return default_s if timeout_s is None else checked_timeout(timeout_s)
 
 
-def zenoh_connection(settings: ClientSettings) -> Connection:
-    """Return a connection over Zenoh, whose server need not be there. Raises WrongSettings."""
-    assert settings.zenoh
+def make_connection(settings: ClientSettings) -> Connection:
+    """Return a connection, whose server need not be there. Raises WrongSettings."""
+    make_link: LinkFactory
+    if settings.gateway:
+        try:
+            # an installation for Zenoh alone has neither grpcio nor protobuf
+            from lerobot_serve.client.gateway_link.channel import GatewayChannel
+            from lerobot_serve.client.gateway_link.server_link import GatewayServerLink
+        except ImportError as error:
+            raise WrongSettings(
+                f'{settings.server} needs grpcio and protobuf ({error})', f'install both: {EXTRA}'
+            ) from None
+        channel = GatewayChannel(settings.gateway)
+        make_link, close = partial(GatewayServerLink, channel), channel.close
+    else:
+        assert settings.zenoh
+        try:
+            link = ZenohLink(settings.zenoh)
+        except UserError as error:
+            raise WrongSettings(str(error), '') from None
+        make_link, close = partial(ZenohServerLink, link, settings.server), link.close
     try:
-        link = ZenohLink(settings.zenoh)
-    except UserError as error:
-        raise WrongSettings(str(error), '') from None
-    return Connection(settings, partial(ZenohServerLink, link, settings.server), link.close)
+        return Connection(settings, make_link, close)
+    except BaseException:
+        close()
+        raise

@@ -8,14 +8,17 @@ threads and in an event loop. A plan never waits itself; what it leaves behind i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 import threading
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar('T')
+# service calls, encoding and sending of all sessions; each blocks for a bounded time
+THREADS = 4
 
 
 class Waker(Protocol):
@@ -48,26 +51,20 @@ Plan = Generator[Step, Any, T]
 def run_plan(plan: Plan[T]) -> T:
     """Run a plan in the calling thread; its signals are threading.Event."""
 
-    def perform(step: Step) -> Any:
+    async def perform(step: Step) -> Any:
         if isinstance(step, Blocking):
             return step.function()
         assert isinstance(step.signal, threading.Event)
         return step.signal.wait(step.timeout_s)
 
-    with contextlib.closing(plan):
-        result: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                step = plan.throw(error) if error else plan.send(result)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            result = error = None
-            try:
-                result = perform(step)
-            except Exception as raised:
-                error = raised
+    driving = _drive(plan, perform)
+    try:
+        # to its end: `perform` never awaits
+        driving.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise AssertionError('a plan in a thread has no loop to wait for')
 
 
 async def run_plan_async(plan: Plan[T], executor: ThreadPoolExecutor) -> T:
@@ -80,20 +77,23 @@ async def run_plan_async(plan: Plan[T], executor: ThreadPoolExecutor) -> T:
         assert isinstance(step.signal, LoopSignal)
         return await step.signal.wait(step.timeout_s)
 
+    return await _drive(plan, perform)
+
+
+async def _drive(plan: Plan[T], perform: Callable[[Step], Coroutine[Any, Any, Any]]) -> T:
+    """Give a plan the result or the exception of each of its steps; return its own."""
     with contextlib.closing(plan):
-        result: Any = None
-        error: Exception | None = None
+        resume: Callable[[], Step] = partial(plan.send, None)
         while True:
             try:
-                step = plan.throw(error) if error else plan.send(result)
+                step = resume()
             except StopIteration as end:
                 value: T = end.value
                 return value
-            result = error = None
             try:
-                result = await perform(step)
+                resume = partial(plan.send, await perform(step))
             except Exception as raised:
-                error = raised
+                resume = partial(plan.throw, raised)
 
 
 class LoopSignal:
@@ -118,3 +118,43 @@ class LoopSignal:
         except TimeoutError:
             return False
         return True
+
+
+class PlanRunner:
+    """Belongs to the loop that runs when it is made; only `signal().set` is for other threads."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(THREADS, 'policy_client')
+        # what ends something does not wait for those that wait for a server
+        self._enders = ThreadPoolExecutor(THREADS, 'policy_client_end')
+
+    def signal(self) -> LoopSignal:
+        return LoopSignal(self._loop)
+
+    async def run(self, plan: Plan[T]) -> T:
+        return await run_plan_async(plan, self._threads)
+
+    async def end(self, plan: Plan[None]) -> None:
+        """Run a plan that closes something."""
+        await run_plan_async(plan, self._enders)
+
+    async def make(self, function: Callable[[], T], close: Callable[[T], Plan[None]]) -> T:
+        """Run a function that blocks for a moment; close what it makes for a cancelled caller."""
+        future = self._threads.submit(function)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            # a thread that runs goes on
+            future.add_done_callback(partial(self._discard, close))
+            raise
+
+    def _discard(self, close: Callable[[T], Plan[None]], future: Future[T]) -> None:
+        """Any thread."""
+        if not (future.cancelled() or future.exception()):
+            self._enders.submit(run_plan, close(future.result()))
+
+    async def close(self) -> None:
+        """End the threads, which run for a bounded time."""
+        for threads in (self._threads, self._enders):
+            await asyncio.to_thread(threads.shutdown)

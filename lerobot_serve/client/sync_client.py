@@ -10,8 +10,7 @@ from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
-from lerobot_serve.client.connecting import make_connection
-from lerobot_serve.client.connection import ClientFacts
+from lerobot_serve.client.connection import ClientFacts, make_connection
 from lerobot_serve.client.results import PolicyInfo, Prediction
 from lerobot_serve.client.session.facts import SessionFacts
 from lerobot_serve.client.settings import (

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 import threading
 from typing import Any
 
 from google.protobuf.message import DecodeError
 import grpc
 
-from lerobot_serve.client.connection import Connection
 from lerobot_serve.client.gateway_address import caller_name
 from lerobot_serve.client.gateway_link import messages
 from lerobot_serve.client.gateway_link.channel import call_error, GatewayChannel
 from lerobot_serve.client.gateway_link.prediction_call import PredictionCall
 from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.results import GatewayAgreement
-from lerobot_serve.client.settings import CLIENT_PREFIX, ClientSettings
+from lerobot_serve.client.settings import CLIENT_PREFIX
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.header import Envelope
@@ -200,14 +198,3 @@ class GatewayServerLink:
             opening.finish(None, error)
         else:
             self._callbacks.on_presence(False)
-
-
-def gateway_connection(settings: ClientSettings) -> Connection:
-    """Return a connection to a gateway, which need not be there. Raises WrongSettings."""
-    assert settings.gateway
-    channel = GatewayChannel(settings.gateway)
-    try:
-        return Connection(settings, partial(GatewayServerLink, channel), channel.close)
-    except BaseException:
-        channel.close()
-        raise

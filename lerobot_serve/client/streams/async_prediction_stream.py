@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from typing import Self
 
 from lerobot_serve.client.errors import ClientClosed, PolicyClientError, unexpected_error
-from lerobot_serve.client.plan_runner import PlanRunner
 from lerobot_serve.client.results import Prediction
 from lerobot_serve.client.session.inputs import ObservationCheck
 from lerobot_serve.client.session.plans import SessionPlans
+from lerobot_serve.client.steps import PlanRunner
 from lerobot_serve.client.streams.latest import LatestOnly, Stream, Wanted
 
 

@@ -12,14 +12,31 @@ from dataclasses import dataclass
 import struct
 
 from lerobot_serve.gateway.groot import zmtp
-from lerobot_serve.gateway.groot.settings import GrootSettings
 from lerobot_serve.gateway.groot.zmtp import Flag, ZmtpError
+from lerobot_serve.gateway.web.settings import WebSettings
 
 UNANSWERED_PINGS = 3
 # a REQ socket sends an empty frame and the body
 MAX_PARTS = 8
 SHORT, LONG = struct.Struct('>B'), struct.Struct('>Q')
 END_LIMIT_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class GrootSettings(WebSettings):
+    """
+    Bounds and names of the door, from its parameters.
+
+    language_key           key of the instruction in get_modality_config
+    max_requests           running requests of all clients together; further ones are refused
+    handshake_timeout_s    of TLS, and then until a connection has greeted as ZeroMQ does
+    heartbeat_interval_s   of pings on idle connections; three unanswered ones end it
+    """
+
+    language_key: str = 'annotation.human.task_description'
+    max_requests: int = 256
+    handshake_timeout_s: float = 5.0
+    heartbeat_interval_s: float = 5.0
 
 
 class ConnectionEnded(Exception):

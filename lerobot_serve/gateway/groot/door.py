@@ -19,7 +19,7 @@ from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.callers.mapping import read_mapping
 from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.groot.connection import Message
+from lerobot_serve.gateway.groot.connection import GrootSettings, Message
 from lerobot_serve.gateway.groot.observation import (
     episode_of,
     invalid,
@@ -27,7 +27,6 @@ from lerobot_serve.gateway.groot.observation import (
     prediction_request,
 )
 from lerobot_serve.gateway.groot.server import Peer, ZmtpServer
-from lerobot_serve.gateway.groot.settings import GrootSettings
 from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.msgpack_arrays import pack_groot, unpack_groot
 

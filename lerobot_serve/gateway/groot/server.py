@@ -17,8 +17,12 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.core import GIVES_WAY_S
-from lerobot_serve.gateway.groot.connection import ConnectionEnded, Message, ZmtpConnection
-from lerobot_serve.gateway.groot.settings import GrootSettings
+from lerobot_serve.gateway.groot.connection import (
+    ConnectionEnded,
+    GrootSettings,
+    Message,
+    ZmtpConnection,
+)
 from lerobot_serve.gateway.groot.zmtp import ZmtpError
 
 # a REQ socket has one request; a DEALER socket may send the next one before its reply

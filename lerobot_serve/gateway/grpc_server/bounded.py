@@ -19,9 +19,8 @@ import grpc
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import host_of
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.grpc_server.callers import address_of, check_token, Context
 from lerobot_serve.gateway.grpc_server.calls import Call, Calls, RETRY_AFTER_S
-from lerobot_serve.gateway.grpc_server.statuses import abort
+from lerobot_serve.gateway.grpc_server.contexts import abort, address_of, check_token, Context
 
 # an RpcMethodHandler; its stubs have no attributes
 Handler: TypeAlias = Any

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The clients of the door by their connection, bounded in number. The event loop owns it.
+The clients of the door by their connection, bounded in number: what was agreed with each, and its
+observations. The event loop owns it.
 
 A client never says that it leaves: one without a call for `LEFT_AFTER_S` makes room for another.
 A RobotClient that runs has a GetActions open all the time.
@@ -10,25 +11,94 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import contextlib
-from dataclasses import dataclass
+from dataclasses import replace
 import time
 
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.lerobot_async.client import RobotClient
+from lerobot_serve.gateway.callers.predictions import (
+    Prediction,
+    PredictionError,
+    PredictionRequest,
+    Status,
+)
+from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.lerobot_async.agreement import agree_again, Agreement
+from lerobot_serve.gateway.lerobot_async.observations import Observations, PendingObservation
+from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
+from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.peer_formats.safe_pickle import (
+    RemotePolicyConfig,
+    TimedObservation,
+    write_actions,
+)
 
 LEFT_AFTER_S = 30.0
 NO_INSTRUCTIONS = (
     'no SendPolicyInstructions came over this connection; the gateway or the network was '
     'interrupted: restart the robot client'
 )
+Chunk = tuple[bytes, Prediction]
 
 
-@dataclass(slots=True)
-class Entry:
-    client: RobotClient
-    running: int
-    used_s: float
+class RobotClient:
+    """One RobotClient: what was agreed with it by its policy instructions, its observations."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        asked: RemotePolicyConfig,
+        agreement: Agreement,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self.caller, self.asked, self.agreement = caller, asked, agreement
+        self.observations = Observations(clock=clock)
+        self.is_receiving = False
+        # calls that run, and when the last one began or ended
+        self.running, self.used_s = 0, clock()
+        self._is_new = True
+
+    def observe(self, seen: TimedObservation) -> str:
+        """Keep an observation; return why one was dropped. Raises PredictionError."""
+        request = self.agreement.request(seen, episode_start=False)
+        return self.observations.put(PendingObservation(seen, self.agreement, request))
+
+    async def chunk(self, gateway: Gateway, settings: LeRobotSettings) -> Chunk | None:
+        """
+        Return the chunk of the newest observation, None when none comes in time. Raises
+        PredictionError.
+        """
+        seen = await self.observations.take(settings.observation_wait_s)
+        if seen is None:
+            return None
+        try:
+            return await self._predicted(seen, gateway)
+        except BaseException:
+            self.observations.failed(seen)
+            raise
+
+    async def _predicted(self, seen: PendingObservation, gateway: Gateway) -> Chunk:
+        session = await gateway.session(self.caller)
+        self._check_contract(session.contract)
+        prediction = await session.predict(self._request(seen))
+        self._is_new = False
+        # the policy may have changed while it predicted
+        self._check_contract(session.contract)
+        rows = self.agreement.rows(prediction)
+        step_s = self.agreement.step_s
+        of = seen.observation
+        return write_actions(rows, of.timestamp, of.timestep, step_s), prediction
+
+    def _request(self, seen: PendingObservation) -> PredictionRequest:
+        """Return the request, of the agreement of now; the first of a client begins an episode."""
+        if seen.agreement is not self.agreement:
+            return self.agreement.request(seen.observation, episode_start=self._is_new)
+        return replace(seen.request, episode_start=True) if self._is_new else seen.request
+
+    def _check_contract(self, contract: PolicyContract) -> None:
+        """Agree again once another policy is served. Raises PredictionError."""
+        if contract != self.agreement.contract:
+            self.agreement = agree_again(self.asked, contract, self.agreement)
 
 
 class Clients:
@@ -36,42 +106,41 @@ class Clients:
 
     def __init__(self, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit, self._clock = limit, clock
-        self._entries: dict[Caller, Entry] = {}
+        self._clients: dict[Caller, RobotClient] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._clients)
 
     def add(self, client: RobotClient) -> None:
         """Keep a client, in the place of the same caller's. Raises PredictionError."""
-        if client.caller not in self._entries and len(self._entries) >= self._limit:
+        if client.caller not in self._clients and len(self._clients) >= self._limit:
             self._make_room()
-        self._entries[client.caller] = Entry(client, 0, self._clock())
+        self._clients[client.caller] = client
 
     def _make_room(self) -> None:
-        entries = self._entries
-        caller = min(entries, key=lambda each: (entries[each].running, entries[each].used_s))
-        if entries[caller].running or self._clock() - entries[caller].used_s < LEFT_AFTER_S:
+        oldest = min(self._clients.values(), key=lambda each: (each.running, each.used_s))
+        if oldest.running or self._clock() - oldest.used_s < LEFT_AFTER_S:
             raise PredictionError(
                 Status.OVERLOADED,
-                f'{len(entries)} robot clients are connected, max_callers is {self._limit}; '
+                f'{len(self._clients)} robot clients are connected, max_callers is {self._limit}; '
                 'retry when one has left, or raise max_callers',
                 retry_after_s=1.0,
             )
-        del entries[caller]
+        del self._clients[oldest.caller]
 
     def forget(self, caller: Caller) -> None:
         """Remove a client that begins anew; no error without one."""
-        self._entries.pop(caller, None)
+        self._clients.pop(caller, None)
 
     @contextlib.contextmanager
     def calling(self, caller: Caller) -> Iterator[RobotClient]:
         """Return the client of a call, for the time of the call. Raises PredictionError."""
-        entry = self._entries.get(caller)
-        if entry is None:
+        client = self._clients.get(caller)
+        if client is None:
             raise PredictionError(Status.INVALID, NO_INSTRUCTIONS)
-        entry.running += 1
+        client.running += 1
         try:
-            yield entry.client
+            yield client
         finally:
-            entry.running -= 1
-            entry.used_s = self._clock()
+            client.running -= 1
+            client.used_s = self._clock()

@@ -1,24 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door for LeRobot's RobotClient: its service behind a gRPC server."""
+"""
+The door for LeRobot's RobotClient: the four methods of `transport.AsyncInference`, on raw bytes,
+behind a gRPC server. The event loop owns it.
+
+Every refusal is counted, ends the call with a status and a sentence, and never has a traceback.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 import time
 from typing import Any
 
+import grpc
+
 from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.callers.caller import Caller, host_of, NO_CAGE
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.grpc_server.contexts import (
+    abort,
+    address_of,
+    caller_of,
+    Context,
+    NOTE,
+    prediction_metadata,
+)
 from lerobot_serve.gateway.grpc_server.server import door_calls, GrpcServer
-from lerobot_serve.gateway.lerobot_async.service import AsyncInference
+from lerobot_serve.gateway.lerobot_async.agreement import agree
+from lerobot_serve.gateway.lerobot_async.clients import Clients, RobotClient
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings, read_settings
+from lerobot_serve.peer_formats.array_types import PeerFormatError
+from lerobot_serve.peer_formats.lerobot_messages import (
+    read_data,
+    read_piece,
+    TransferState,
+    write_data,
+)
+from lerobot_serve.peer_formats.safe_pickle import (
+    Limits,
+    PickleRefused,
+    read_observation,
+    read_policy_config,
+    TimedObservation,
+)
 
 # GetActions, SendObservations and one that is about to end, for each client
 CALLS_PER_CLIENT = 3
+PROTOCOL = 'lerobot'
+SERVICE = 'transport.AsyncInference'
+EMPTY = b''
+# the client waits for the next observation, and asks again
+NO_CHUNK = frozenset({Status.TOO_LATE, Status.SUPERSEDED})
+# the gateway counts the others
+COUNTED = frozenset({Status.INVALID, Status.UNAUTHORIZED})
+LOGGED = COUNTED | {Status.OVERLOADED, Status.QUOTA, Status.UNAVAILABLE}
+Work = Callable[[Caller], Awaitable[bytes]]
 
 
 class LeRobotDoor(GrpcServer):
-    """A Door. The event loop owns it."""
+    """A Door. See the module."""
 
     def __init__(
         self,
@@ -28,13 +71,160 @@ class LeRobotDoor(GrpcServer):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.service = AsyncInference(gateway, exposure, settings, clock=clock)
+        self._gateway, self._exposure, self._settings = gateway, exposure, settings
+        self._clock = clock
+        self.clients = Clients(gateway.settings.max_callers, clock=clock)
+        self._limits = Limits(pickle_bytes=settings.max_observation_bytes)
+        self._leaving: set[asyncio.Task[None]] = set()
+        unary = grpc.unary_unary_rpc_method_handler
+        methods = {
+            'Ready': unary(self.ready),
+            'SendPolicyInstructions': unary(self.send_policy_instructions),
+            'SendObservations': grpc.stream_unary_rpc_method_handler(self.send_observations),
+            'GetActions': unary(self.get_actions),
+        }
         super().__init__(
             exposure,
-            [self.service.handlers],
+            [grpc.method_handlers_generic_handler(SERVICE, methods)],
             calls=door_calls(gateway, exposure.door, CALLS_PER_CLIENT),
             max_connections=settings.max_connections,
         )
+
+    async def ready(self, message: bytes, context: Context) -> bytes:
+        """Begin: what the connection had before is forgotten."""
+        return await self._answer(context, partial(self._ready, context))
+
+    async def send_policy_instructions(self, message: bytes, context: Context) -> bytes:
+        """Agree on the policy, or refuse."""
+        return await self._answer(context, partial(self._instruct, message))
+
+    async def send_observations(self, pieces: AsyncIterator[bytes], context: Context) -> bytes:
+        """Keep an observation for GetActions."""
+        return await self._answer(context, partial(self._observe, pieces))
+
+    async def get_actions(self, message: bytes, context: Context) -> bytes:
+        """Return the chunk of the newest observation; empty when none comes."""
+        return await self._answer(context, partial(self._chunk, context))
+
+    async def _answer(self, context: Context, work: Work) -> bytes:
+        """Return the reply of a method, or end the call with its error."""
+        try:
+            return await work(caller_of(context, self._exposure, PROTOCOL))
+        except PredictionError as refused:
+            error = refused
+        except PickleRefused as refused:
+            error = PredictionError(Status.INVALID, str(refused))
+        except PeerFormatError as refused:
+            error = PredictionError(Status.INVALID, f'the message is refused: {refused}')
+        self._note_refused(context, error)
+        return await abort(context, error)
+
+    def _note_refused(self, context: Context, error: PredictionError) -> None:
+        """Count and log a refused client; a RobotClient shows its user only a status."""
+        if error.status in COUNTED:
+            self._gateway.on_refused(PROTOCOL, error.status)
+        if error.status in LOGGED:
+            address = address_of(context.peer())
+            self._gateway.warn_throttled(
+                (PROTOCOL, error.status, host_of(address)),
+                f'robot client at {address} is refused ({error.status}): {error.text}',
+            )
+
+    async def _ready(self, context: Context, caller: Caller) -> bytes:
+        await self._gateway.describe()
+        self.clients.forget(caller)
+        await self._gateway.release(caller)
+        await context.send_initial_metadata(NOTE)
+        return EMPTY
+
+    async def _instruct(self, message: bytes, caller: Caller) -> bytes:
+        asked = read_policy_config(read_data(message))
+        agreement = agree(asked, await self._gateway.describe(), self._settings)
+        self.clients.add(RobotClient(caller, asked, agreement, clock=self._clock))
+        self._gateway.log.info(
+            f'{caller.client_id}: robot client with {", ".join(agreement.state_names)} gets '
+            f'{agreement.actions_per_chunk} actions per chunk of '
+            f'{agreement.contract.policy}; policy_type and policy_device of the client have no '
+            f'effect; {NO_CAGE}'
+        )
+        return EMPTY
+
+    async def _observe(self, pieces: AsyncIterator[bytes], caller: Caller) -> bytes:
+        with self.clients.calling(caller) as client:
+            if client.is_receiving:
+                raise PredictionError(
+                    Status.OVERLOADED, 'another observation of this client is still being sent'
+                )
+            client.is_receiving = True
+            try:
+                dropped = client.observe(await self._read(pieces))
+            finally:
+                client.is_receiving = False
+        if dropped:
+            self._gateway.on_refused(PROTOCOL, dropped)
+        return EMPTY
+
+    async def _read(self, pieces: AsyncIterator[bytes]) -> TimedObservation:
+        limit_s = self._settings.observation_limit_s
+        try:
+            async with asyncio.timeout(limit_s):
+                data = await joined(pieces, self._settings.max_observation_bytes)
+        except TimeoutError:
+            raise PeerFormatError(
+                f'the observation was not complete within {limit_s:g} s'
+            ) from None
+        return read_observation(data, self._limits)
+
+    async def _chunk(self, context: Context, caller: Caller) -> bytes:
+        try:
+            with self.clients.calling(caller) as client:
+                chunk = await client.chunk(self._gateway, self._settings)
+        except asyncio.CancelledError:
+            self._leave(caller)
+            raise
+        except PredictionError as error:
+            if error.status in NO_CHUNK:
+                return EMPTY
+            if error.status is Status.INVALID:
+                # the client asks again at once
+                await asyncio.sleep(self._settings.refusal_pause_s)
+            raise
+        if chunk is None:
+            return EMPTY
+        context.set_trailing_metadata(prediction_metadata(chunk[1]))
+        return write_data(chunk[0])
+
+    def _leave(self, caller: Caller) -> None:
+        """Free the place of a client whose connection ended; one that goes on opens it again."""
+        task = asyncio.get_running_loop().create_task(self._gateway.release(caller))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+
+async def joined(pieces: AsyncIterable[bytes], most_bytes: int) -> memoryview:
+    """
+    Return the bytes of an observation. Raises PeerFormatError for one that is too large or has no
+    end.
+    """
+    parts: list[memoryview] = []
+    size = 0
+    async for message in pieces:
+        piece = read_piece(message)
+        if piece.state is TransferState.UNKNOWN:
+            raise PeerFormatError('transfer_state is missing')
+        if piece.state is TransferState.BEGIN:
+            parts, size = [], 0
+        parts.append(piece.data)
+        size += len(piece.data)
+        if size > most_bytes:
+            raise PeerFormatError(
+                f'the observation has more than {most_bytes} bytes; send smaller images, or raise '
+                'lerobot.max_message_mb'
+            )
+        if piece.state is TransferState.END:
+            # one piece is not copied
+            return parts[0] if len(parts) == 1 else memoryview(b''.join(parts))
+    raise PeerFormatError('the observation has no end: no piece with TRANSFER_END came')
 
 
 def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> LeRobotDoor:

@@ -1,26 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door PolicyService: the service, reflection and health behind one gRPC server."""
+"""
+The door PolicyService: Predict, PredictStream and Describe on raw bytes, reflection and health
+behind one gRPC server. The event loop owns it; large images are decoded in a thread of the door.
+
+A caller is its connection and its name (metadata client-name, and the name of its token). Streams
+of one caller share its session.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.contract.services.policy_service import POOL, SERVICE
 from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping, read_mapping
+from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.grpc_server.bounded import CallMessages
+from lerobot_serve.gateway.grpc_server.contexts import (
+    abort,
+    caller_of,
+    Context,
+    NOTE,
+    prediction_metadata,
+)
 from lerobot_serve.gateway.grpc_server.server import CONNECTIONS, door_calls, GrpcServer
+from lerobot_serve.gateway.policy_service import conversion
 from lerobot_serve.gateway.policy_service.health import Health
-from lerobot_serve.gateway.policy_service.service import PolicyService
+from lerobot_serve.gateway.upstream import SessionTerms
 
+PROTOCOL = 'policy_service'
 # one message holds all images of an observation
 MESSAGE_BYTES, MB = 32_000_000, 10**6
 CALLS_PER_CALLER = 4
+# observations of one stream that wait for a reply: one runs, one waits, others are superseded
+STREAM_LIMIT = 4
+# longest time that a caller may leave a reply unread
+WRITE_LIMIT_S = 10.0
+
+
+@dataclass(slots=True)
+class Stream:
+    """
+    One PredictStream; `terms` are those of the session that it opened, if it did. Once it sent
+    large images, all are decoded in the thread: its observations stay in their order.
+    """
+
+    caller: Caller
+    terms: SessionTerms | None = None
+    sends_large: bool = False
 
 
 class HandlerList:
@@ -37,7 +76,7 @@ class HandlerList:
 
 
 class PolicyServiceDoor(GrpcServer):
-    """A Door. The event loop owns it."""
+    """A Door. See the module."""
 
     def __init__(
         self,
@@ -49,16 +88,23 @@ class PolicyServiceDoor(GrpcServer):
         max_connections: int = CONNECTIONS,
     ) -> None:
         """`message_bytes` bounds an observation; gRPC refuses a larger one by its length."""
+        self._gateway, self._exposure, self._mapping = gateway, exposure, mapping
+        self._streams: Counter[Caller] = Counter()
+        self._decoder = ThreadPoolExecutor(1, 'policy_service_decoder')
         self._health = Health(gateway)
         others = HandlerList()
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, others)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         servicer = reflection.aio.ReflectionServicer(names, pool=POOL)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, others)
-        self._service = PolicyService(gateway, exposure, mapping)
+        methods = {
+            'Predict': grpc.unary_unary_rpc_method_handler(self.predict),
+            'PredictStream': grpc.stream_stream_rpc_method_handler(self.predict_stream),
+            'Describe': grpc.unary_unary_rpc_method_handler(self.describe),
+        }
         super().__init__(
             exposure,
-            [self._service.handlers],
+            [grpc.method_handlers_generic_handler(SERVICE, methods)],
             open_handlers=others.found,
             calls=door_calls(gateway, exposure.door, CALLS_PER_CALLER),
             message_bytes=message_bytes,
@@ -71,10 +117,132 @@ class PolicyServiceDoor(GrpcServer):
         await self._health.start()
 
     async def stop(self) -> None:
-        """End the connections. May be called twice."""
+        """End the connections and the thread. May be called twice."""
         await self._health.stop()
         await super().stop()
-        self._service.close()
+        self._decoder.shutdown(wait=True, cancel_futures=True)
+
+    async def predict(self, message: bytes, context: Context) -> bytes:
+        """Answer one observation, or end the call with a status."""
+        try:
+            caller = caller_of(context, self._exposure, PROTOCOL)
+            seen = conversion.read_observation(message)
+            if seen.HasField('session'):
+                raise conversion.invalid('a session is opened by PredictStream; leave it out here')
+            stream = Stream(caller)
+            prediction = await self._predicted(stream, seen, context)
+        except PredictionError as error:
+            self._count(error)
+            return await abort(context, error)
+        await context.send_initial_metadata(NOTE)
+        context.set_trailing_metadata(prediction_metadata(prediction))
+        return conversion.action_of(prediction, seen.step_index)
+
+    async def describe(self, _: bytes, context: Context) -> bytes:
+        """Return what is served, or end the call with a status."""
+        try:
+            caller_of(context, self._exposure, PROTOCOL)
+            contract = await self._gateway.describe()
+        except PredictionError as error:
+            self._count(error)
+            return await abort(context, error)
+        return bytes(conversion.policy_of(contract).SerializeToString())
+
+    async def predict_stream(self, messages: CallMessages, context: Context) -> None:
+        """Answer each observation of a stream."""
+        try:
+            caller = caller_of(context, self._exposure, PROTOCOL)
+        except PredictionError as error:
+            self._count(error)
+            await abort(context, error)
+        # a stream that is cut while it is sent cannot be given its status: gRPC sends it once
+        with messages.working():
+            await context.send_initial_metadata(NOTE)
+        self._streams[caller] += 1
+        try:
+            await self._answer_all(messages, context, Stream(caller))
+        finally:
+            await self._end_stream(caller)
+
+    async def _answer_all(self, messages: CallMessages, context: Context, stream: Stream) -> None:
+        places, writing = asyncio.Semaphore(STREAM_LIMIT), asyncio.Lock()
+        task = asyncio.current_task()
+        assert task
+
+        async def answer(message: bytes) -> None:
+            try:
+                with messages.working():
+                    reply = await self._reply(stream, message, context)
+                # a client that reads slowly holds its own places only
+                async with writing:
+                    if not await self._write(context, reply):
+                        # a status would wait behind the reply; this resets the stream
+                        task.cancel()
+            finally:
+                places.release()
+
+        async with asyncio.TaskGroup() as group:
+            async for message in messages:
+                await places.acquire()
+                group.create_task(answer(message))
+
+    async def _write(self, context: Context, reply: bytes) -> bool:
+        """Return whether a reply was sent; not to a caller that left, or reads none."""
+        try:
+            async with asyncio.timeout(WRITE_LIMIT_S):
+                await context.write(reply)
+                return True
+        except TimeoutError:
+            self._gateway.on_refused(PROTOCOL, 'stopped_reading')
+        except grpc.aio.InternalError:  # type: ignore[attr-defined]  # the stubs lack it
+            self._gateway.on_refused(PROTOCOL, 'reply_unsent')
+        return False
+
+    async def _reply(self, stream: Stream, message: bytes, context: Context) -> bytes:
+        step_index = 0
+        try:
+            seen = conversion.read_observation(message)
+            step_index = seen.step_index
+            if seen.HasField('session'):
+                return await self._opened(stream, seen)
+            prediction = await self._predicted(stream, seen, context)
+            return conversion.action_of(prediction, step_index)
+        except PredictionError as error:
+            self._count(error)
+            return conversion.refused_action(error, step_index)
+
+    async def _opened(self, stream: Stream, seen: Any) -> bytes:
+        """Open the session of a stream; later messages of the stream need its terms, too."""
+        stream.terms = conversion.terms_of(seen.session)
+        session = await self._gateway.session(stream.caller, stream.terms)
+        return conversion.opened_action(session.contract, stream.caller.client_id, seen.step_index)
+
+    async def _predicted(self, stream: Stream, seen: Any, context: Context) -> Prediction:
+        session = await self._gateway.session(stream.caller, stream.terms)
+        frames = await self._frames(stream, seen)
+        # after the decoding, which may have waited
+        left_s = context.time_remaining()
+        request = conversion.request_of(seen, frames, session.contract, self._mapping, left_s)
+        return await session.predict(request)
+
+    async def _frames(self, stream: Stream, seen: Any) -> dict[str, Uint8Array]:
+        """Return the images of an observation. Raises PredictionError."""
+        stream.sends_large = stream.sends_large or conversion.takes_long(seen)
+        if not stream.sends_large:
+            return conversion.frames_of(seen)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._decoder, conversion.frames_of, seen)
+
+    def _count(self, error: PredictionError) -> None:
+        if error.status in (Status.INVALID, Status.UNAUTHORIZED):
+            self._gateway.on_refused(PROTOCOL, error.status)
+
+    async def _end_stream(self, caller: Caller) -> None:
+        """Free the place of a caller with its last stream."""
+        self._streams[caller] -= 1
+        if not self._streams[caller]:
+            del self._streams[caller]
+            await self._gateway.release(caller)
 
 
 def make_door(

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 LeRobot's pickles without Python's unpickler: a reader that executes nothing, and a writer of
-chunks.
+the same messages.
 
 `messages` -> `object_opcodes`, `torch_names`, `numpy_names` -> `value_opcodes` -> `reader` ->
-`values` -> `limits`, `errors`; `writer` stands alone.
+`values`; `writer` stands alone.
 """
 
-from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused
-from lerobot_serve.peer_formats.safe_pickle.limits import Limits
 from lerobot_serve.peer_formats.safe_pickle.messages import (
     read_actions,
     read_observation,
@@ -17,7 +15,12 @@ from lerobot_serve.peer_formats.safe_pickle.messages import (
     TimedAction,
     TimedObservation,
 )
-from lerobot_serve.peer_formats.safe_pickle.writer import write_actions
+from lerobot_serve.peer_formats.safe_pickle.values import Limits, PickleRefused
+from lerobot_serve.peer_formats.safe_pickle.writer import (
+    write_actions,
+    write_observation,
+    write_policy_config,
+)
 
 __all__ = [
     'Limits',
@@ -29,4 +32,6 @@ __all__ = [
     'read_observation',
     'read_policy_config',
     'write_actions',
+    'write_observation',
+    'write_policy_config',
 ]

@@ -14,21 +14,23 @@ from typing import TypeVar
 
 import numpy as np
 
-from lerobot_serve.peer_formats.safe_pickle import (
-    limits as bounds,
-)
-from lerobot_serve.peer_formats.safe_pickle import (
-    numpy_names,
-    object_opcodes,
-    torch_names,
-)
-from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused
-from lerobot_serve.peer_formats.safe_pickle.limits import Limits
+from lerobot_serve.peer_formats.safe_pickle import numpy_names, object_opcodes, torch_names
 from lerobot_serve.peer_formats.safe_pickle.reader import KnownNames, Reader, walk
-from lerobot_serve.peer_formats.safe_pickle.values import AnyArray, Budget, Global, Record
+from lerobot_serve.peer_formats.safe_pickle.values import (
+    AnyArray,
+    Budget,
+    Global,
+    Limits,
+    PickleRefused,
+    Record,
+)
+from lerobot_serve.peer_formats.safe_pickle.writer import MODULE
 
-MODULE = 'lerobot.async_inference.helpers'
 MOST_ACTIONS = 10_000
+OBSERVATION = Limits()
+POLICY = Limits(pickle_bytes=2**20)
+# LeRobot's server pickles every row of a chunk with a storage of its own
+ACTIONS = Limits(opcodes=400_000, all_text_bytes=2**22)
 T = TypeVar('T')
 
 
@@ -74,7 +76,7 @@ class TimedAction:
 
 def read_policy_config(data: bytes | memoryview) -> RemotePolicyConfig:
     """Return the RemotePolicyConfig of a pickle."""
-    fields = fields_of(read(data, POLICY_NAMES, bounds.POLICY), 'RemotePolicyConfig')
+    fields = fields_of(read(data, POLICY_NAMES, POLICY), 'RemotePolicyConfig')
     features = field(fields, 'lerobot_features', dict)
     renamed = field(fields, 'rename_map', dict) if 'rename_map' in fields else {}
     return RemotePolicyConfig(
@@ -87,9 +89,7 @@ def read_policy_config(data: bytes | memoryview) -> RemotePolicyConfig:
     )
 
 
-def read_observation(
-    data: bytes | memoryview, limits: Limits = bounds.OBSERVATION
-) -> TimedObservation:
+def read_observation(data: bytes | memoryview, limits: Limits = OBSERVATION) -> TimedObservation:
     """Return the TimedObservation of a pickle."""
     fields = fields_of(read(data, OBSERVATION_NAMES, limits), 'TimedObservation')
     values = field(fields, 'observation', dict)
@@ -103,7 +103,7 @@ def read_observation(
 
 def read_actions(data: bytes | memoryview) -> list[TimedAction]:
     """Return the list of TimedAction of a pickle, as LeRobot's server writes it."""
-    actions = read(data, ACTION_NAMES, bounds.ACTIONS)
+    actions = read(data, ACTION_NAMES, ACTIONS)
     if type(actions) is not list or len(actions) > MOST_ACTIONS:
         raise PickleRefused(f'the pickle is no list of at most {MOST_ACTIONS} TimedAction')
     return [timed_action(fields_of(each, 'TimedAction')) for each in actions]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused, quoted
 from lerobot_serve.peer_formats.safe_pickle.values import (
     Arguments,
     Array,
@@ -17,6 +16,8 @@ from lerobot_serve.peer_formats.safe_pickle.values import (
     Dtype,
     Global,
     LongText,
+    PickleRefused,
+    quoted,
 )
 
 # plain numbers; 'O' (objects), 'V' (records), 'S' and 'U' (texts), 'm' and 'M' (times) are not

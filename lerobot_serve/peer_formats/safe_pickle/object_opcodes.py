@@ -6,10 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lerobot_serve.peer_formats.safe_pickle import value_opcodes
-from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused, quoted
 from lerobot_serve.peer_formats.safe_pickle.reader import Handler, Reader
 from lerobot_serve.peer_formats.safe_pickle.value_opcodes import is_flat_tuple, SCALARS
-from lerobot_serve.peer_formats.safe_pickle.values import Array, Dtype, Global, Record
+from lerobot_serve.peer_formats.safe_pickle.values import (
+    Array,
+    Dtype,
+    Global,
+    PickleRefused,
+    quoted,
+    Record,
+)
 
 # a shape, the arguments of an array or of a tensor
 TUPLE_ITEMS = 32

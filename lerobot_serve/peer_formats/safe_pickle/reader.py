@@ -16,9 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 import struct
 
-from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused
-from lerobot_serve.peer_formats.safe_pickle.limits import Limits
-from lerobot_serve.peer_formats.safe_pickle.values import Budget, Global
+from lerobot_serve.peer_formats.safe_pickle.values import Budget, Global, Limits, PickleRefused
 
 KnownNames = Mapping[tuple[str, str], Global]
 STOP, MEMOIZE, SHORT_TEXT, UINT8 = 0x2E, 0x94, 0x8C, 0x4B

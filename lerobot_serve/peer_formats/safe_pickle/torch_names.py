@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from lerobot_serve.peer_formats.safe_pickle import object_opcodes
-from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused
 from lerobot_serve.peer_formats.safe_pickle.reader import Handler, Reader, walk
 from lerobot_serve.peer_formats.safe_pickle.values import (
     Arguments,
@@ -23,6 +22,7 @@ from lerobot_serve.peer_formats.safe_pickle.values import (
     checked_shape,
     Global,
     native,
+    PickleRefused,
     Storage,
 )
 

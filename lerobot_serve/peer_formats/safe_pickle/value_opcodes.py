@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from struct import Struct
 
-from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused
 from lerobot_serve.peer_formats.safe_pickle.reader import Handler, Reader
-from lerobot_serve.peer_formats.safe_pickle.values import Array, Dtype, Global, LongText, Storage
+from lerobot_serve.peer_formats.safe_pickle.values import (
+    Array,
+    Dtype,
+    Global,
+    LongText,
+    PickleRefused,
+    Storage,
+)
 
 INT32, UINT32 = Struct('<i').unpack_from, Struct('<I').unpack_from
 UINT16, UINT64 = Struct('<H').unpack_from, Struct('<Q').unpack_from

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What stands on the reader's stack beside Python's own None, bool, int, float, str, tuple, list and
-dict: names as tokens, and values that are complete only after a BUILD.
+dict: names as tokens, and values that are complete only after a BUILD. And what bounds a pickle.
 
 Bytes are memoryviews of the pickle.
 """
@@ -15,11 +15,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lerobot_serve.peer_formats.safe_pickle.errors import PickleRefused
-from lerobot_serve.peer_formats.safe_pickle.limits import Limits
-
 AnyArray = NDArray[Any]
 Arguments = tuple[object, ...]
+# a name out of a pickle is quoted in an error up to this length
+QUOTED_CHARACTERS = 80
+
+
+class PickleRefused(Exception):
+    """The pickle holds something that the reader does not accept; the text says what."""
+
+
+def quoted(text: str) -> str:
+    """Return a text out of a pickle, shortened and escaped for one line of a log."""
+    return ascii(text[:QUOTED_CHARACTERS])[1:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """
+    The bounds of what one pickle may ask for, each checked before anything is built.
+
+    Arrays are views of the pickle, so `pickle_bytes` bounds them too; only big-endian arrays and
+    the text form of protocol 2 are copied, each byte once, up to `copied_bytes`.
+    """
+
+    pickle_bytes: int = 32 * 2**20
+    copied_bytes: int = 16 * 2**20
+    # one text, and all texts together: names of joints, the task
+    text_bytes: int = 4096
+    all_text_bytes: int = 2**20
+    opcodes: int = 20_000
+    stack_items: int = 4096
+    marks: int = 32
+    array_dimensions: int = 8
 
 
 @dataclass(slots=True)

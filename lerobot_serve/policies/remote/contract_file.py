@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, UNSET, UnsetType
+from msgspec import field, Meta, structs, UNSET, UnsetType
 
 from lerobot_serve.files.load import FILE_LIMIT_BYTES, load, Record, rule
 from lerobot_serve.files.parsing import from_yaml, read
@@ -22,6 +23,7 @@ from lerobot_serve.private_file import mode_of_others
 
 KEY_LIMIT, MAX_NAME = 4096, 64
 URL_MARK = ',url='
+FILES = ('api_key_file', 'tls_ca_file', 'tls_certificate_file', 'tls_key_file')
 Text = Annotated[
     str,
     rule(
@@ -47,8 +49,24 @@ class CameraSize(Record, frozen=True):
     width: Size
 
 
-class ContractFile(Record, frozen=True, kw_only=True):
-    """The fields of every contract file; a protocol adds its options, UNSET if not given."""
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Certificate authority of the server, and certificate and key of this client; may be ''."""
+
+    authority: str = ''
+    certificate: str = ''
+    key: str = ''
+
+
+class RemoteContract(Record, frozen=True, kw_only=True, dict=True):
+    """
+    The fields of every contract file; a protocol adds its options, UNSET if not given.
+
+    `name` and `version` are the operator's words for the policy and part of its fingerprint, as is
+    the metadata of the server, or of it the `metadata_keys` alone. `state` maps a key of the
+    server to positions in our state, `images` to our camera, `actions` to columns of our chunk, in
+    the order of the file. `read_contract` replaces the names of files by their paths.
+    """
 
     name: Annotated[
         str,
@@ -67,7 +85,7 @@ class ContractFile(Record, frozen=True, kw_only=True):
     version: Annotated[
         str, Meta(min_length=1, max_length=1024, description='a text in quotes')
     ] = ''
-    cameras: dict[Text, CameraSize] = {}
+    camera_sizes: dict[Text, CameraSize] = field(name='cameras', default_factory=dict)
     connect_timeout_s: Seconds = 5.0
     predict_timeout_s: Seconds = 5.0
     max_reply_mb: Annotated[int, Meta(ge=1, le=1024)] = 16
@@ -81,61 +99,84 @@ class ContractFile(Record, frozen=True, kw_only=True):
         if bool(self.tls_certificate_file) != bool(self.tls_key_file):
             raise ValueError('tls_certificate_file and tls_key_file need each other')
 
+    @cached_property
+    def cameras(self) -> tuple[PolicyCamera, ...]:
+        sizes = self.camera_sizes.items()
+        return tuple(PolicyCamera(name, size.height, size.width) for name, size in sizes)
 
-class MappedContractFile(ContractFile, frozen=True, kw_only=True):
+    @property
+    def images(self) -> Mapping[str, str]:
+        keys: dict[str, str] | UnsetType = getattr(self, 'image_keys', UNSET)
+        return {name: name for name in self.camera_sizes} if keys is UNSET else keys
+
+    @property
+    def task(self) -> str:
+        return str(getattr(self, 'task_key', ''))
+
+    @cached_property
+    def state(self) -> Mapping[str, tuple[int, ...]]:
+        return self._positions('state', self.state_names)
+
+    @cached_property
+    def actions(self) -> Mapping[str, tuple[int, ...]]:
+        return self._positions('actions', self.action_names)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The fields of one protocol that are given."""
+        own = [name for name in self.__struct_fields__ if name not in COMMON]
+        return {name: value for name in own if (value := getattr(self, name)) is not UNSET}
+
+    @property
+    def max_reply_bytes(self) -> int:
+        return self.max_reply_mb << 20
+
+    @property
+    def tls(self) -> TlsFiles:
+        return TlsFiles(self.tls_ca_file, self.tls_certificate_file, self.tls_key_file)
+
+    @cached_property
+    def api_key(self) -> str:
+        """The key as `read_contract` found it, '' for none. Raises ValueError."""
+        return _secret(self.api_key_file) if self.api_key_file else ''
+
+    def _positions(self, field: str, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+        """Return the positions of each part; without keys in the file it is one part."""
+        keys: Parts | UnsetType = getattr(self, f'{field}_keys', UNSET)
+        parts = {field: names} if keys is UNSET else keys
+        return {part: tuple(map(names.index, given)) for part, given in parts.items()}
+
+
+class MappedContractFile(RemoteContract, frozen=True, kw_only=True):
     """Of a protocol whose observations have keys of their own."""
 
-    state: Parts | UnsetType = UNSET
-    images: dict[Text, Text] | UnsetType = UNSET
-    task: Text = ''
-    actions: Parts | UnsetType = UNSET
+    state_keys: Parts | UnsetType = field(name='state', default=UNSET)
+    image_keys: dict[Text, Text] | UnsetType = field(name='images', default=UNSET)
+    task_key: Text = field(name='task', default='')
+    actions_keys: Parts | UnsetType = field(name='actions', default=UNSET)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if sorted(self.images.values()) != sorted(self.camera_sizes):
+            raise ValueError(
+                f'images must name each of the cameras {sorted(self.camera_sizes)} once, '
+                f'got {sorted(self.images.values())}'
+            )
+        _check_names('state', self.state_keys, self.state_names)
+        _check_names('actions', self.actions_keys, self.action_names)
+        # together the parts are every action once
+        columns = sorted(column for part in self.actions.values() for column in part)
+        if columns != list(range(len(self.action_names))):
+            raise ValueError(
+                f'actions must name each of action_names once, got {self.actions_keys}'
+            )
 
 
 COMMON = MappedContractFile.__struct_fields__
+T = TypeVar('T', bound=RemoteContract)
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """Certificate authority of the server, and certificate and key of this client; may be ''."""
-
-    authority: str = ''
-    certificate: str = ''
-    key: str = ''
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteContract:
-    """
-    The checked content of a contract file.
-
-    `name` and `version` are the operator's words for the policy and part of its fingerprint, as is
-    the metadata of the server, or of it the `metadata_keys` alone. `state` maps a key of the
-    server to positions in our state, `images` to our camera, `actions` to columns of our chunk, in
-    the order of the file. `options` are those of one protocol.
-    """
-
-    url: str
-    name: str
-    version: str
-    state_names: tuple[str, ...]
-    action_names: tuple[str, ...]
-    cameras: tuple[PolicyCamera, ...]
-    chunk_steps: int
-    control_hz: float
-    state: Mapping[str, tuple[int, ...]]
-    images: Mapping[str, str]
-    task: str
-    actions: Mapping[str, tuple[int, ...]]
-    connect_timeout_s: float
-    predict_timeout_s: float
-    max_reply_bytes: int
-    api_key: str
-    tls: TlsFiles
-    metadata_keys: tuple[str, ...]
-    options: Mapping[str, Any]
-
-
-def read_contract(path: str, kind: type[ContractFile], image_prefix: str = '') -> RemoteContract:
+def read_contract(path: str, kind: type[T], image_prefix: str = '') -> T:
     """
     Return the contract in FILE or FILE,url=URL; the given address wins over that of the file.
 
@@ -153,78 +194,30 @@ def read_contract(path: str, kind: type[ContractFile], image_prefix: str = '') -
         ) from None
     try:
         given = load(kind, from_yaml(data), '')
+        if not (given_url or given.url):
+            raise ValueError(
+                f'url is missing; add it to the file, or append it: {file}{URL_MARK}URL'
+            )
+        changes: dict[str, Any] = {each: _beside(file, getattr(given, each)) for each in FILES}
+        if getattr(given, 'image_keys', None) is UNSET:
+            changes['image_keys'] = {f'{image_prefix}{each}': each for each in given.camera_sizes}
+        contract = structs.replace(given, url=given_url or given.url, **changes)
+        # read now: one that cannot be is refused before a connection is opened
+        _ = contract.api_key
     except ValueError as error:
         raise PolicyError(f'{file}: {error}') from None
-    return _contract(file, given, given_url, image_prefix)
+    return contract
 
 
-def _contract(file: Path, given: ContractFile, url: str, image_prefix: str) -> RemoteContract:
-    if not (url or given.url):
-        raise PolicyError(
-            f'{file}: url is missing; add it to the file, or append it: {file}{URL_MARK}URL'
-        )
-
-    def given_or(name: str, default: Any) -> Any:
-        value = getattr(given, name, UNSET)
-        return default if value is UNSET else value
-
-    states, actions = given.state_names, given.action_names
-    images = given_or('images', {f'{image_prefix}{name}': name for name in given.cameras})
-    if sorted(images.values()) != sorted(given.cameras):
-        raise PolicyError(
-            f'{file}: images must name each of the cameras {sorted(given.cameras)} once, '
-            f'got {sorted(images.values())}'
-        )
-    own = [name for name in given.__struct_fields__ if name not in COMMON]
-    return RemoteContract(
-        url=url or given.url,
-        name=given.name,
-        version=given.version,
-        state_names=states,
-        action_names=actions,
-        cameras=tuple(
-            PolicyCamera(name, size.height, size.width) for name, size in given.cameras.items()
-        ),
-        chunk_steps=given.chunk_steps,
-        control_hz=given.control_hz,
-        state=_positions(file, 'state', given_or('state', {'state': states}), states),
-        images=images,
-        task=given_or('task', ''),
-        actions=_columns(file, given_or('actions', {'actions': actions}), actions),
-        connect_timeout_s=given.connect_timeout_s,
-        predict_timeout_s=given.predict_timeout_s,
-        max_reply_bytes=given.max_reply_mb << 20,
-        api_key=_secret(file, given.api_key_file),
-        tls=TlsFiles(
-            _beside(file, given.tls_ca_file),
-            _beside(file, given.tls_certificate_file),
-            _beside(file, given.tls_key_file),
-        ),
-        metadata_keys=given.metadata_keys,
-        options={name: value for name in own if (value := getattr(given, name)) is not UNSET},
-    )
-
-
-def _positions(
-    file: Path, field: str, parts: Mapping[str, tuple[str, ...]], names: tuple[str, ...]
-) -> dict[str, tuple[int, ...]]:
-    """Return the positions of the names of each part. Raises PolicyError for an unknown name."""
-    for part, given in parts.items():
+def _check_names(
+    field: str, parts: dict[str, tuple[str, ...]] | UnsetType, names: tuple[str, ...]
+) -> None:
+    """Raise ValueError for a part with an unknown name."""
+    for part, given in ({} if parts is UNSET else parts).items():
         if unknown := [name for name in given if name not in names]:
-            raise PolicyError(
-                f'{file}: {field}: {part} names {unknown[0]!r}; allowed are {", ".join(names)}'
+            raise ValueError(
+                f'{field}: {part} names {unknown[0]!r}; allowed are {", ".join(names)}'
             )
-    return {part: tuple(map(names.index, given)) for part, given in parts.items()}
-
-
-def _columns(
-    file: Path, parts: Mapping[str, tuple[str, ...]], names: tuple[str, ...]
-) -> dict[str, tuple[int, ...]]:
-    """Return the columns of each part; together they are every action once."""
-    columns = _positions(file, 'actions', parts, names)
-    if sorted(i for part in columns.values() for i in part) != list(range(len(names))):
-        raise PolicyError(f'{file}: actions must name each of action_names once, got {parts}')
-    return columns
 
 
 def _beside(file: Path, name: str) -> str:
@@ -239,22 +232,18 @@ def _beside(file: Path, name: str) -> str:
     return str(path)
 
 
-def _secret(file: Path, name: str) -> str:
-    """Return the content of a file that only its owner may read."""
-    path = _beside(file, name)
-    if not path:
-        return ''
+def _secret(path: str) -> str:
+    """Return the content of a file that only its owner may read. Raises ValueError."""
     try:
         mode = mode_of_others(Path(path))
         with open(path, encoding='ascii') as handle:
             text = handle.read(KEY_LIMIT + 1).strip()
     except (OSError, ValueError) as error:
-        raise PolicyError(f'{file}: cannot read api_key_file {path}: {error}') from None
+        raise ValueError(f'cannot read api_key_file {path}: {error}') from None
     if mode:
-        raise PolicyError(
-            f'{file}: others may read api_key_file {path} (mode {mode:03o}); '
-            f'run `chmod 600 {path}`'
+        raise ValueError(
+            f'others may read api_key_file {path} (mode {mode:03o}); run `chmod 600 {path}`'
         )
     if not 0 < len(text) <= KEY_LIMIT or not text.isprintable():
-        raise PolicyError(f'{file}: api_key_file {path} must hold one key on one line')
+        raise ValueError(f'api_key_file {path} must hold one key on one line')
     return text

@@ -24,11 +24,15 @@ import numpy as np
 
 from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.lerobot_messages import observation_pieces, read_data, write_data
-from lerobot_serve.peer_formats.lerobot_requests import observation_pickle, policy_config_pickle
-from lerobot_serve.peer_formats.safe_pickle import PickleRefused, read_actions
+from lerobot_serve.peer_formats.safe_pickle import (
+    PickleRefused,
+    read_actions,
+    write_observation,
+    write_policy_config,
+)
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.remote.address import check_address
-from lerobot_serve.policies.remote.contract_file import ContractFile, RemoteContract, Text
+from lerobot_serve.policies.remote.contract_file import RemoteContract, Text
 from lerobot_serve.policies.remote.peer import (
     BadReply,
     PeerError,
@@ -46,7 +50,7 @@ SHOWN_CHARACTERS = 300
 LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
-class LerobotContractFile(ContractFile, frozen=True, kw_only=True):
+class LerobotContractFile(RemoteContract, frozen=True, kw_only=True):
     """With the fields of this protocol."""
 
     policy_type: Text | UnsetType = UNSET
@@ -70,13 +74,13 @@ class LerobotAsyncPeer:
         """Let the server load the policy; it has no metadata to return."""
         self._channel = _channel(self._contract)
         await self._call('Ready', b'')
-        config = policy_config_pickle(_policy_config(self._contract))
+        config = write_policy_config(_policy_config(self._contract))
         await self._call('SendPolicyInstructions', write_data(config))
         return {}
 
     async def predict(self, observation: PeerObservation) -> PeerReply:
         self._timestep += 1
-        pickled = observation_pickle(
+        pickled = write_observation(
             _raw_observation(observation, self._contract),
             timestamp=time.time(),
             timestep=self._timestep,

@@ -23,7 +23,6 @@ from lerobot_serve.policies.option_checks import check_no_torch_options, check_o
 from lerobot_serve.policies.remote.address import is_exposed
 from lerobot_serve.policies.remote.connection import PeerConnection
 from lerobot_serve.policies.remote.contract_file import (
-    ContractFile,
     MappedContractFile,
     read_contract,
     RemoteContract,
@@ -94,7 +93,7 @@ def load_remote(
     options: LoadOptions,
     make_peer: PeerClass,
     *,
-    file_kind: type[ContractFile] = MappedContractFile,
+    file_kind: type[RemoteContract] = MappedContractFile,
     image_prefix: str = '',
     check: Callable[[RemoteContract], None] = lambda contract: None,
     check_metadata: Callable[[dict[str, Any], RemoteContract], None] | None = None,

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionRequest
 from lerobot_serve.gateway.core import Gateway
@@ -22,6 +23,14 @@ from lerobot_serve.gateway.upstream import SessionTerms
 CALLER = Caller('http', '127.0.0.1:5000', 'arm')
 CAMERA = 'observation.images.front'
 LIMIT_S = 60.0
+
+
+def exposure_of(door: str, tls: tuple[str, str, str] | None = None, **changes: Any) -> Exposure:
+    """Return an exposure from parameters; `tls` is what `certificate_files` returns."""
+    given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
+    _, certificate, key = tls or ('', '', '')
+    given |= {'certificate_file': certificate, 'key_file': key, **changes}
+    return open_exposure(door, given)
 
 
 class RecordingLog:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 import json
 from pathlib import Path
-import shutil
 from typing import Any
 
-from support.policies.lerobot_rig import change_json, folder_of
+from support.policies.lerobot_rig import change_json, copy_of, set_json
 
 CODE = """
 from pathlib import Path
@@ -56,7 +55,7 @@ def with_step(name: str, *, kind: str = 'act', **config: Any) -> Callable[[Path,
     """Return what makes a policy with one more processor step; ASSET stands for its folder."""
 
     def make(root: Path, asset: Path) -> Path:
-        folder = Path(shutil.copytree(folder_of(kind), root / kind))
+        folder = copy_of(kind, root)
         filled = {key: str(asset) if value == 'ASSET' else value for key, value in config.items()}
         change_json(
             folder / 'policy_preprocessor.json',
@@ -71,9 +70,9 @@ def with_config(kind: str, **config: Any) -> Callable[[Path, Path], Path]:
     """Return what makes a policy with other settings; ASSET stands for its folder."""
 
     def make(root: Path, asset: Path) -> Path:
-        folder = Path(shutil.copytree(folder_of(kind), root / kind))
+        folder = copy_of(kind, root)
         filled = {key: str(asset) if value == 'ASSET' else value for key, value in config.items()}
-        change_json(folder / 'config.json', lambda held: held.update(filled))
+        set_json(folder / 'config.json', **filled)
         return folder
 
     return make
@@ -81,7 +80,7 @@ def with_config(kind: str, **config: Any) -> Callable[[Path, Path], Path]:
 
 def retokenized(root: Path, asset: Path) -> Path:
     """Make a SmolVLA whose tokenizer is the asset."""
-    folder = Path(shutil.copytree(folder_of('smolvla'), root / 'smolvla'))
+    folder = copy_of('smolvla', root)
 
     def change(held: dict[str, Any]) -> None:
         for step in held['steps']:

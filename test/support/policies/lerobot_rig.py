@@ -48,10 +48,29 @@ def folder_of(kind: str, **config: object) -> Path:
     return folder
 
 
+def copy_of(kind: str, into: Path) -> Path:
+    """Return a copy of the folder of a policy that a test may change, below a folder."""
+    return Path(shutil.copytree(folder_of(kind), into / kind))
+
+
 def loading(folder: Path, **others: object) -> LoadOptions:
     """Return what an operator would say of a policy in a folder."""
     said = {'state_names': NAMES, 'action_names': NAMES, 'trained_fps': 30.0, 'cpu_threads': 1}
     return LoadOptions(path=str(folder), **(said | others))
+
+
+def trusting(folder: Path, test: str, **others: object) -> LoadOptions:
+    """Return what an operator says who trusts the package of a test, which is `test`."""
+    return loading(folder, trusted_packages=(test.partition('.')[0],), **others)
+
+
+def add_step(file: Path, name: str, place: int | None = None) -> None:
+    """Put a step without settings into a processor, at the end or at a place."""
+    step = {'registry_name': name, 'config': {}}
+    change_json(
+        file,
+        lambda held: held['steps'].insert(len(held['steps']) if place is None else place, step),
+    )
 
 
 def loaded(kind: str, **config: object) -> LeRobotPolicy:
@@ -62,6 +81,11 @@ def change_json(file: Path, change: Callable[[Any], object]) -> None:
     value = json.loads(file.read_text())
     change(value)
     file.write_text(json.dumps(value))
+
+
+def set_json(file: Path, **values: object) -> None:
+    """Set fields of an object in a file."""
+    change_json(file, lambda held: held.update(values))
 
 
 def change_tensors(file: Path, change: Callable[[Any], object]) -> None:

@@ -23,7 +23,7 @@ from lerobot_serve.client import (
     WrongSettings,
 )
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer
-from lerobot_serve.client.plan_runner import PlanRunner, THREADS
+from lerobot_serve.client.steps import PlanRunner, THREADS
 
 IMAGES = {CAMERAS[0].name: np.zeros((4, 6, 3), np.uint8)}
 LIMIT_S = 20.0

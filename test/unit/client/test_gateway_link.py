@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from support.gateway.certificates import certificate_files
 from support.gateway.door_thread import DoorThread
+from support.gateway.gateway_rig import exposure_of
 from support.network.ports import free_port
+from support.threads import in_thread
 from support.waiting import wait_until
 
 from lerobot_serve.access.token_file import Tokens
@@ -28,15 +30,14 @@ from lerobot_serve.client import (
     QuotaUsedUp,
     ServerUnavailable,
     SessionRejected,
-    Superseded,
     TooLate,
     WrongObservation,
     WrongSettings,
 )
-from lerobot_serve.client.plan_runner import THREADS
 from lerobot_serve.client.session.plans import SessionPlans
+from lerobot_serve.client.steps import THREADS
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.gateway.access import Exposure, open_exposure
+from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.grpc_server.calls import CallSettings
@@ -166,9 +167,7 @@ def test_a_router_that_is_away_costs_time_and_no_error(door, session):
     door.upstream.fail_with = PredictionError(Status.UNAVAILABLE, 'no router')
     with pytest.raises(ServerUnavailable, match='no router'):
         session.predict(STATE, IMAGES, timeout_s=SHORT_S)
-    results = []
-    thread = threading.Thread(target=lambda: results.append(session.predict(STATE, IMAGES)))
-    thread.start()
+    thread, results = in_thread(lambda: session.predict(STATE, IMAGES))
     door.upstream.fail_with = None
     thread.join()
     assert len(results[0]) == 4
@@ -189,39 +188,12 @@ def test_a_late_reply_is_counted_and_not_taken_for_the_next(door, session):
     door.upstream.hold()
     with pytest.raises(TooLate):
         session.predict((7, 7, 7), IMAGES, timeout_s=SHORT_S)
-    results = []
-    thread = threading.Thread(target=lambda: results.append(session.predict(STATE, IMAGES)))
-    thread.start()
+    thread, results = in_thread(lambda: session.predict(STATE, IMAGES))
     wait_until(lambda: session.counts['requests'] == 2, 'the second is sent')
     door.do(door.upstream.release)
     thread.join()
     assert results[0].actions[0].tolist() == list(STATE)
     assert session.counts['dropped_late_reply'] == 1
-
-
-def test_of_three_calls_one_is_in_flight_and_the_newest_waits(door, session):
-    door.upstream.hold()
-    results: dict[int, object] = {}
-
-    def predict(number: int) -> None:
-        try:
-            results[number] = session.predict((number, 0, 0), IMAGES)
-        except Superseded as error:
-            results[number] = error
-
-    threads = [threading.Thread(target=predict, args=(number,)) for number in range(3)]
-    threads[0].start()
-    wait_until(lambda: door.upstream.requests, 'the first is sent')
-    threads[1].start()
-    wait_until(lambda: session._plans.turns._waiting, 'the second waits')
-    threads[2].start()
-    threads[1].join()
-    assert isinstance(results[1], Superseded)
-    door.do(door.upstream.release)
-    for thread in threads:
-        thread.join()
-    assert [asked.state[0] for _, asked in door.upstream.requests] == [0, 2]
-    assert results[2].actions[0, 0] == 2
 
 
 def test_an_episode_begins_with_the_next_request(door, session):
@@ -242,21 +214,6 @@ def test_sessions_of_one_client_are_callers_of_their_own(door, client):
     assert names == ['notebook', 'arm-2']
 
 
-def test_a_stream_requests_the_newest_and_counts_the_others(door, session):
-    door.upstream.hold()
-    with session.stream() as stream:
-        stream.put((1, 0, 0), IMAGES)
-        wait_until(lambda: door.upstream.requests, 'the first is sent')
-        stream.put((2, 0, 0), IMAGES)
-        stream.put((3, 0, 0), IMAGES)
-        door.do(door.upstream.release)
-        taken = [next(stream).actions[0, 0]]
-        while taken[-1] != 3:
-            taken.append(next(stream).actions[0, 0])
-        assert stream.superseded == 1
-    assert [asked.state[0] for _, asked in door.upstream.requests] == [1, 3]
-
-
 def test_a_gateway_that_goes_is_unavailable_and_one_that_comes_back_is_used(fixed_door):
     door = fixed_door
     with connect(door) as client, client.open() as session:
@@ -274,9 +231,7 @@ def test_a_gateway_that_goes_with_a_request_gets_it_again(fixed_door):
     door = fixed_door
     with connect(door) as client, client.open() as session:
         door.upstream.hold()
-        results = []
-        thread = threading.Thread(target=lambda: results.append(session.predict(STATE, IMAGES)))
-        thread.start()
+        thread, results = in_thread(lambda: session.predict(STATE, IMAGES))
         wait_until(lambda: door.upstream.requests, 'it is sent')
         door.run(door.rig.door.stop())
         door.do(door.upstream.release)
@@ -318,25 +273,15 @@ def test_a_connect_to_nothing_says_what_to_check(door):
 
 
 def test_tls_and_a_token_let_a_client_in(tmp_path):
-    authority, certificate, key = certificate_files(tmp_path)
+    files = certificate_files(tmp_path)
     tokens = tmp_path / 'tokens'
     tokens.touch(0o600)
     tokens.write_text('evaluation sesame-open-the-door-123\n')
-    exposure = open_exposure(
-        'policy_service',
-        {
-            'host': '127.0.0.1',
-            'port': 0,
-            'allow_anyone': False,
-            'tokens_file': str(tokens),
-            'certificate_file': certificate,
-            'key_file': key,
-        },
-    )
+    exposure = exposure_of('policy_service', files, tokens_file=str(tokens))
     assert isinstance(exposure.tokens, Tokens)
     door = DoorThread(exposure)
     url = f'grpcs://{door.address}'
-    given = {'tls_ca': authority, 'timeout_s': LIMIT_S}
+    given = {'tls_ca': files[0], 'timeout_s': LIMIT_S}
     try:
         with (
             PolicyClient.connect(url, token='sesame-open-the-door-123', **given) as client,
@@ -420,20 +365,12 @@ def opening_held(door: DoorThread) -> Iterator[threading.Event]:
 
 
 def test_closing_a_client_releases_the_one_that_opens(door, client):
-    results = []
-
-    def open_session() -> None:
-        with pytest.raises(ClientClosed):
-            client.open()
-        results.append(True)
-
-    thread = threading.Thread(target=open_session)
     with opening_held(door) as is_wanted:
-        thread.start()
+        thread, results = in_thread(client.open)
         assert is_wanted.wait(LIMIT_S)
         client.close()
         thread.join(LIMIT_S / 4)
-        assert results
+        assert isinstance(results[0], ClientClosed)
 
 
 async def test_cancelled_opens_keep_no_thread_of_their_client(door):

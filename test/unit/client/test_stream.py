@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-import threading
 
 import numpy as np
 import pytest
+from support.threads import in_thread
 from support.waiting import wait_until
 
 from lerobot_serve.client import ClientClosed, NotFinite, PolicyClient, PolicySession, TooLate
@@ -126,10 +126,8 @@ def test_an_observation_is_that_of_the_moment_of_put(server, session):
 
 def test_a_closed_stream_leaves_the_predictions_of_others(server, session):
     server.holds = True
-    results = []
-    other = threading.Thread(target=lambda: results.append(session.predict((1, 1), IMAGES)))
     with session.stream() as stream:
-        other.start()
+        other, results = in_thread(lambda: session.predict((1, 1), IMAGES))
         wait_until(lambda: server.held, 'it is sent')
         stream.put((2, 2), IMAGES)
         wait_until(lambda: session._plans.turns._waiting, 'that of the stream waits')

@@ -32,5 +32,5 @@ def test_each_example_is_read(tmp_path, kind, text):
 
 def test_every_field_is_explained():
     for kind in FILES.values():
-        assert all(name in PAGE for name in kind.__struct_fields__)
+        assert all(name in PAGE for name in kind.__struct_encode_fields__)
     assert all(module.KIND in PAGE for module in (openpi, groot, http, lerobot_async))

@@ -14,7 +14,7 @@ from lerobot_serve.gateway.grpc_server import server
 from lerobot_serve.gateway.grpc_server.calls import CallSettings
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
 from lerobot_serve.gateway.parameters import door_settings, GatewayParameters
-from lerobot_serve.gateway.policy_service.service import STREAM_LIMIT
+from lerobot_serve.gateway.policy_service.door import STREAM_LIMIT
 
 PAGE = (REPOSITORY / 'docs' / 'security.md').read_text()
 SETTINGS = {name: door_settings(GatewayParameters(), name) for name in DOORS}

@@ -19,7 +19,7 @@ from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.doors import load_door
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.parameters import door_settings, GatewayParameters
-from lerobot_serve.gateway.policy_service import service
+from lerobot_serve.gateway.policy_service import door as policy_service
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
 
@@ -86,7 +86,7 @@ def test_the_others_are_answered(monkeypatch, caplog, stopping):
 
 
 async def test_a_stream_that_reads_no_replies_gives_its_place_to_others(monkeypatch):
-    monkeypatch.setattr(service, 'WRITE_LIMIT_S', 0.2)
+    monkeypatch.setattr(policy_service, 'WRITE_LIMIT_S', 0.2)
     rig = GatewayRig()
     counted = rig.gateway.counters.refused
     async with running_doors(rig) as doors, full_client(doors, 'policy_service'):

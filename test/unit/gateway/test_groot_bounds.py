@@ -12,6 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 from support.gateway.certificates import certificate_files
+from support.gateway.gateway_rig import exposure_of
 from support.gateway.groot_client import GrootClient, observation
 from support.gateway.groot_rig import client_of, GrootRig, running
 from support.gateway.robot_client_rig import soon
@@ -19,7 +20,6 @@ from support.gateway.zmtp_peer import frame, GREETING, MORE, ready, tls_bridge, 
 from support.policies.remote_peers import pack_npy
 import zmq
 
-from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.groot import server, zmtp
 from lerobot_serve.gateway.groot.zmtp import ZmtpError
 
@@ -30,13 +30,6 @@ SHORT = {'handshake_timeout_s': 0.1}
 @pytest.fixture
 def tls_files(tmp_path) -> tuple[str, str, str]:
     return certificate_files(tmp_path)
-
-
-def with_tls(files: tuple[str, str, str]) -> Exposure:
-    _, certificate, key = files
-    given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
-    given |= {'certificate_file': certificate, 'key_file': key}
-    return open_exposure('groot', given)
 
 
 async def is_served(rig: GrootRig) -> bool:
@@ -75,7 +68,7 @@ async def test_a_handshake_that_does_not_end_is_given_up(
 
 
 async def test_a_tls_handshake_that_does_not_end_is_given_up(tls_files):
-    async with running(with_tls(tls_files), **SHORT) as rig:
+    async with running(exposure_of('groot', tls_files), **SHORT) as rig:
         async with zmtp_peer(rig.door.address) as mute, zmtp_peer(rig.door.address) as half:
             # the head of a ClientHello, and nothing after it
             half.writer.write(b'\x16\x03\x01\x02\x00\x01')
@@ -85,7 +78,7 @@ async def test_a_tls_handshake_that_does_not_end_is_given_up(tls_files):
 
 async def test_tls_handshakes_are_bounded_in_number(tls_files):
     async with (
-        running(with_tls(tls_files), max_connections=1) as rig,
+        running(exposure_of('groot', tls_files), max_connections=1) as rig,
         zmtp_peer(rig.door.address) as first,
         zmtp_peer(rig.door.address),
     ):
@@ -99,7 +92,7 @@ async def test_tls_handshakes_are_bounded_in_number(tls_files):
 
 async def test_an_unmodified_client_reaches_tls_through_a_bridge(tls_files):
     async with (
-        running(with_tls(tls_files)) as rig,
+        running(exposure_of('groot', tls_files)) as rig,
         tls_bridge(rig.door.address, tls_files[0]) as endpoint,
     ):
         assert rig.door.address.startswith('tls://')
@@ -136,13 +129,16 @@ async def test_what_comes_with_the_end_of_the_tls_handshake_is_not_lost(tls_file
                     incoming.write(connection.recv(1 << 16))
         return received
 
-    async with running(with_tls(tls_files)) as rig:
+    async with running(exposure_of('groot', tls_files)) as rig:
         port = int(rig.door.address.rpartition(':')[2])
         assert b'ROUTER' in await asyncio.to_thread(talk, port)
 
 
 async def test_a_plain_client_at_a_tls_door_is_refused_and_counted(tls_files):
-    async with running(with_tls(tls_files)) as rig, zmtp_peer(rig.door.address) as peer:
+    async with (
+        running(exposure_of('groot', tls_files)) as rig,
+        zmtp_peer(rig.door.address) as peer,
+    ):
         peer.writer.write(GREETING + ready() + frame(PING))
         assert await peer.is_closed()
         assert rig.refused == {'no_request': 1} and not rig.upstream.opened

@@ -14,15 +14,12 @@ import pytest
 from support.gateway.groot_client import GrootClient, observation
 from support.gateway.groot_rig import client_of, EXPOSURE, GrootRig, running
 from support.policies.remote_peers import pack_npy
-import yaml
 import zmq
 
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.policies import registry
-from lerobot_serve.policies.base import LoadOptions, PolicyRequest
 
 MAPPING = """
 cameras: {ego_view: observation.images.front, depth: null}
@@ -83,34 +80,6 @@ async def test_a_mapping_names_cameras_state_and_actions(tmp_path: Path):
         action, _ = await asyncio.to_thread(client.get_action, theirs)
         assert action['hand'][0, :2].tolist() == [[9], [10]]
         assert action['arm'][0, :2].tolist() == [[3, 4], [4, 5]]
-
-
-async def test_the_policy_kind_groot_reads_what_this_door_writes(tmp_path: Path):
-    contract = {
-        'name': 'behind_a_gateway',
-        'state_names': ['a', 'b', 'c'],
-        'action_names': ['a', 'b', 'c'],
-        'cameras': {'front': {'height': 48, 'width': 64}},
-        'chunk_steps': 4,
-        'control_hz': 30,
-        'state': {'joint_1.pos': ['a'], 'joint_2.pos': ['b'], 'gripper.pos': ['c']},
-        'task': 'annotation.human.task_description',
-    }
-
-    def ask(address: str) -> np.ndarray:
-        (tmp_path / 'contract.yaml').write_text(yaml.safe_dump({**contract, 'url': address}))
-        policy = registry.load('groot', LoadOptions(str(tmp_path / 'contract.yaml')))
-        frames = (np.zeros((48, 64, 3), np.uint8),)
-        state = np.array([[4, 5, 6]], np.float32)
-        try:
-            (prediction,) = policy.predict([PolicyRequest('robot', state, {'front': frames})])
-        finally:
-            policy.close()
-        return prediction.robot
-
-    async with running() as rig:
-        robot = await asyncio.to_thread(ask, rig.door.address)
-        assert robot.tolist() == [[4 + i, 5 + i, 6 + i] for i in range(4)]
 
 
 async def test_reset_may_name_the_episode():

@@ -17,7 +17,7 @@ import ssl
 import grpc
 import pytest
 from support.gateway.certificates import certificate_files
-from support.gateway.gateway_rig import GatewayRig
+from support.gateway.gateway_rig import DoorRig
 
 from lerobot_serve.access import connections, half_open
 from lerobot_serve.gateway.access import open_exposure
@@ -40,7 +40,7 @@ PLAIN = [
 LIMIT_S = 0.2
 
 
-class Doorway(GatewayRig):
+class Doorway(DoorRig):
     """One door with the bounds of its parameters, and connections to it."""
 
     def __init__(self, name: str, files: tuple[str, str, str] | None, **changes: object) -> None:
@@ -51,15 +51,6 @@ class Doorway(GatewayRig):
             settings |= {'certificate_file': files[1], 'key_file': files[2]}
         exposure = open_exposure(name, settings)
         self.door = load_door(name)(self.gateway, exposure, settings)
-
-    @property
-    def refused(self) -> dict[str, int]:
-        return {reason: n for (_, reason), n in self.gateway.counters.refused.items()}
-
-    @property
-    def host_and_port(self) -> tuple[str, int]:
-        host, port = self.door.address.rpartition('/')[2].rsplit(':', 1)
-        return host, int(port)
 
     @contextlib.asynccontextmanager
     async def said(self, data: bytes) -> AsyncIterator[asyncio.StreamReader]:
@@ -92,16 +83,10 @@ class Doorway(GatewayRig):
         return grpc.aio.secure_channel(self.door.address, credentials, options)
 
 
-@contextlib.asynccontextmanager
-async def doorway(
+def doorway(
     name: str, files: tuple[str, str, str] | None = None, **changes: object
-) -> AsyncIterator[Doorway]:
-    rig = Doorway(name, files, **changes)
-    await rig.door.start()
-    try:
-        yield rig
-    finally:
-        await rig.door.stop()
+) -> contextlib.AbstractAsyncContextManager[Doorway]:
+    return Doorway(name, files, **changes).running()
 
 
 async def ends(reader: asyncio.StreamReader) -> None:

@@ -18,7 +18,7 @@ from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import GIVES_WAY_S
 from lerobot_serve.gateway.grpc_server import bounded
 from lerobot_serve.gateway.grpc_server.calls import Calls, CallSettings
-from lerobot_serve.gateway.policy_service.service import PolicyService
+from lerobot_serve.gateway.policy_service.door import PolicyServiceDoor
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
 
@@ -87,13 +87,13 @@ class WatchedContext:
 
 async def test_a_stream_is_not_cut_while_its_note_is_sent(monkeypatch):
     rested: list[bool] = []
-    predict_stream = PolicyService.predict_stream
+    predict_stream = PolicyServiceDoor.predict_stream
 
-    async def watched(service: PolicyService, messages: Any, context: Any) -> None:
+    async def watched(door: PolicyServiceDoor, messages: Any, context: Any) -> None:
         seen = WatchedContext(context, messages._call, rested)
-        await predict_stream(service, messages, seen)
+        await predict_stream(door, messages, seen)
 
-    monkeypatch.setattr(PolicyService, 'predict_stream', watched)
+    monkeypatch.setattr(PolicyServiceDoor, 'predict_stream', watched)
     async with policy_service_rig(idle_timeout_s=0.05) as rig:
         assert await code_of(rig.stream(rig.channel())) == 'UNAVAILABLE'
     assert rested == [False]

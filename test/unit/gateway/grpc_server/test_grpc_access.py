@@ -4,33 +4,23 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 import socket
 
 import grpc
 import pytest
+from support.gateway.certificates import certificate_files
+from support.gateway.gateway_rig import exposure_of
 from support.gateway.policy_service_rig import observation, policy_service_rig
 from support.gateway.robot_client_rig import robot_client_rig
-from support.gateway.tls import make_certificate
 
 from lerobot_serve.contract.services.policy_service import SERVICE
 from lerobot_serve.errors import UserError
-from lerobot_serve.gateway.access import Exposure, open_exposure
-from lerobot_serve.gateway.grpc_server.callers import address_of
+from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.grpc_server.contexts import address_of
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
 TOKEN = 'a-token-of-sixteen-or-more'
-
-
-def exposure(door: str, **changes: object) -> Exposure:
-    given = {
-        'host': '127.0.0.1',
-        'port': 0,
-        'tokens_file': '',
-        'allow_anyone': False,
-        'certificate_file': '',
-        'key_file': '',
-    }
-    return open_exposure(door, {**given, **changes})
 
 
 @pytest.fixture
@@ -42,7 +32,7 @@ def tokens(tmp_path) -> str:
 
 
 async def test_a_robot_client_needs_its_token(tokens):
-    async with robot_client_rig(exposure('lerobot', tokens_file=tokens)) as rig:
+    async with robot_client_rig(exposure_of('lerobot', tokens_file=tokens)) as rig:
         for wrong, said in (('', 'no token'), ('x' * 20, 'a wrong token')):
             client = rig.client(token=wrong)
             for call in (client.call('Ready'), client.instruct(b''), client.actions_call()):
@@ -53,13 +43,13 @@ async def test_a_robot_client_needs_its_token(tokens):
         right = rig.client(token=TOKEN)
         await right.start()
         assert rig.refused == {'unauthorized': 6}
-        (caller,) = rig.door.service.clients._entries
+        (caller,) = rig.door.clients._clients
         assert caller.name == 'arm'
 
 
 async def test_policy_service_needs_its_token(tokens):
     bearer = (('authorization', f'Bearer {TOKEN}'), ('client-name', 'left'))
-    async with policy_service_rig(exposure('policy_service', tokens_file=tokens)) as rig:
+    async with policy_service_rig(exposure_of('policy_service', tokens_file=tokens)) as rig:
         channel = rig.channel()
         assert (await rig.refusal(rig.call(channel, observation())))[0] == 'UNAUTHENTICATED'
         stream = rig.stream(channel)
@@ -74,7 +64,7 @@ async def test_policy_service_needs_its_token(tokens):
 
 @pytest.mark.parametrize('method', ['Predict', 'PredictStream', 'Describe'])
 async def test_a_call_without_a_token_takes_no_place(tokens, method):
-    async with policy_service_rig(exposure('policy_service', tokens_file=tokens)) as rig:
+    async with policy_service_rig(exposure_of('policy_service', tokens_file=tokens)) as rig:
         # no message is awaited for the refusal
         call = rig.channel().stream_stream(f'/{SERVICE}/{method}')()
         assert (await call.code()).name == 'UNAUTHENTICATED'
@@ -82,17 +72,17 @@ async def test_a_call_without_a_token_takes_no_place(tokens, method):
 
 
 async def test_tls_is_required_where_it_is_set(tmp_path):
-    certificate, key = make_certificate(tmp_path)
-    files = {'certificate_file': str(certificate), 'key_file': str(key)}
-    async with robot_client_rig(exposure('lerobot', **files)) as rig:
+    files = certificate_files(tmp_path)
+    authority = Path(files[0]).read_bytes()
+    async with robot_client_rig(exposure_of('lerobot', files)) as rig:
         code, _ = await rig.client().refused(rig.client().call('Ready'))
         assert code.name == 'UNAVAILABLE'
-        await rig.client(certificate=certificate.read_bytes()).start()
-    async with policy_service_rig(exposure('policy_service', **files)) as rig:
+        await rig.client(certificate=authority).start()
+    async with policy_service_rig(exposure_of('policy_service', files)) as rig:
         plain = rig.call(rig.channel(), observation())
         assert (await rig.refusal(plain))[0] == 'UNAVAILABLE'
         assert not rig.upstream.opened
-        channel = rig.channel(certificate.read_bytes())
+        channel = rig.channel(authority)
         assert (await rig.predict(channel, observation())).chunk_steps == 4
 
 

@@ -196,8 +196,8 @@ async def test_a_client_that_leaves_frees_its_place():
         await client.actions()
         assert rig.gateway.counters.callers == {'lerobot': 1}
         waiting = asyncio.ensure_future(client.actions())
-        entry = next(iter(rig.door.service.clients._entries.values()))
-        await soon(lambda: entry.running)
+        (known,) = rig.door.clients._clients.values()
+        await soon(lambda: known.running)
         await client.channel.close()
         await asyncio.wait([waiting])
         assert waiting.cancelled()

@@ -248,14 +248,14 @@ async def test_one_client_sends_one_observation_at_a_time():
             await ended.wait()
 
         first = client.send_pieces(begin_only())
-        entry = next(iter(rig.door.service.clients._entries.values()))
-        await soon(lambda: entry.client.is_receiving)
+        (known,) = rig.door.clients._clients.values()
+        await soon(lambda: known.is_receiving)
         code, text = await client.refused(client.send(observation()))
         assert code.name == 'RESOURCE_EXHAUSTED'
         assert 'another observation' in text
         first.cancel()
         ended.set()
-        await soon(lambda: not entry.client.is_receiving)
+        await soon(lambda: not known.is_receiving)
         await client.send(observation())
 
 
@@ -294,7 +294,7 @@ async def test_more_clients_than_allowed_are_refused_until_one_has_left():
         newcomer = await rig.started()
         await newcomer.send(observation())
         assert await newcomer.actions()
-        assert len(rig.door.service.clients) == 1
+        assert len(rig.door.clients) == 1
 
 
 async def test_without_a_server_a_client_is_asked_to_retry():

@@ -45,10 +45,22 @@ def model(*nodes, initializers=(WEIGHT,), opsets=(('', 20),), **others):
     return helper.make_model(graph, opset_imports=imports, ir_version=9, **others)
 
 
+def checked(made):
+    """Return what the reader finds in a model or its bytes."""
+    return checked_model(memoryview(made if isinstance(made, bytes) else made.SerializeToString()))
+
+
 def refused(made, said) -> None:
-    data = made if isinstance(made, bytes) else made.SerializeToString()
     with pytest.raises(UnsafeProgram, match=said):
-        checked_model(memoryview(data))
+        checked(made)
+
+
+def read(folder, made=None):
+    """Write a model into a folder, and read it as a policy is read."""
+    made = model() if made is None else made
+    file = folder / 'program.onnx'
+    file.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
+    return onnx_session.read_model(file)
 
 
 def external(location, **others):
@@ -59,11 +71,13 @@ def external(location, **others):
 
 
 def test_a_plain_model_runs(tmp_path):
-    (tmp_path / 'program.onnx').write_bytes(model().SerializeToString())
-    read = onnx_session.read_model(tmp_path / 'program.onnx')
-    onnx_session.run_in_child_process(read, [[ROW]])
-    session = onnx_session.open_session(read)
-    answer = session.run(None, {'x': np.array([[1, 1]], np.float32)})
+    made = read(tmp_path)
+    onnx_session.run_in_child_process(made, [[ROW]])
+    assert_multiplies(made)
+
+
+def assert_multiplies(made) -> None:
+    answer = onnx_session.open_session(made).run(None, {'x': np.array([[1, 1]], np.float32)})
     np.testing.assert_array_equal(answer[0], [[4, 6]])
 
 
@@ -125,12 +139,12 @@ def test_whole_numbers_are_divided_by_harmless_constants_alone(operator):
     inner = helper.make_graph(divided(operator, 'i'), 'i', [], [])
     refused(model(helper.make_node('If', ['w'], ['y'], then_branch=inner)), said)
     harmless = model(*divided(operator, 'd'), initializers=[whole('d', 2, -3)])
-    assert checked_model(memoryview(harmless.SerializeToString())).nodes == 3
+    assert checked(harmless).nodes == 3
     constant = helper.make_node('Constant', [], ['d'], value=whole('', 2, -3))
     harmless = model(constant, *divided(operator, 'd'))
-    assert checked_model(memoryview(harmless.SerializeToString())).nodes == 4
+    assert checked(harmless).nodes == 4
     plain = model(helper.make_node(operator, ['x', 'x'], ['y'], **MODE[operator]))
-    assert checked_model(memoryview(plain.SerializeToString())).nodes == 1
+    assert checked(plain).nodes == 1
 
 
 MODE = {'Div': {}, 'Mod': {'fmod': 1}}
@@ -146,10 +160,8 @@ def test_a_type_that_is_not_that_of_a_value_is_refused_by_onnxruntime(tmp_path):
     chosen = helper.make_node('If', ['yes'], ['y'], then_branch=inner, else_branch=inner)
     within = model(chosen, initializers=[yes, whole('d', -1)])
     for each in (lie, within):
-        (tmp_path / 'program.onnx').write_bytes(each.SerializeToString())
-        read = onnx_session.read_model(tmp_path / 'program.onnx')
         with pytest.raises(Exception, match='Type Error'):
-            onnx_session.open_session(read)
+            onnx_session.open_session(read(tmp_path, each))
 
 
 SIZED = {
@@ -176,7 +188,7 @@ def test_a_size_that_a_value_decides_is_refused(operator, inputs):
     refused(model(helper.make_node('Mul', ['x', 'w'], ['s']), sized), said)
     shape = helper.make_node('Shape', ['x'], ['shape'])
     free = model(shape, helper.make_node('Mul', ['shape', 'w'], ['s']), sized)
-    assert checked_model(memoryview(free.SerializeToString())).nodes == 3
+    assert checked(free).nodes == 3
 
 
 def test_a_size_has_one_origin():
@@ -200,7 +212,7 @@ def nested(depth):
 
 
 def test_graphs_within_graphs_are_bounded():
-    assert checked_model(memoryview(model(nested(3)).SerializeToString())).nodes == 15
+    assert checked(model(nested(3))).nodes == 15
     refused(model(nested(6)), 'nested deeper than 4')
     hidden = helper.make_node('PyOp', ['x'], ['z'], domain='evil')
     graph = helper.make_graph([hidden], 'i', [], [helper.make_tensor_value_info('z', FLOAT, None)])
@@ -274,11 +286,10 @@ def test_another_file_of_the_folder_is_read(tmp_path):
     with pytest.raises(PolicyError, match=r"needs more bytes of 'w.data' than the file has"):
         onnx_session.read_model(file)
     weights.write_bytes(bytes(4) + np.array([[1, 2], [3, 4]], np.float32).tobytes())
-    read = onnx_session.read_model(file)
-    assert read.size_bytes == file.stat().st_size + 16
-    onnx_session.run_in_child_process(read, [[ROW]])
-    answer = onnx_session.open_session(read).run(None, {'x': np.array([[1, 1]], np.float32)})
-    np.testing.assert_array_equal(answer[0], [[4, 6]])
+    found = onnx_session.read_model(file)
+    assert found.size_bytes == file.stat().st_size + 16
+    onnx_session.run_in_child_process(found, [[ROW]])
+    assert_multiplies(found)
 
 
 @pytest.mark.parametrize('size', [1 << 33, 1 << 40])
@@ -289,22 +300,19 @@ def test_memory_of_the_trial_is_bounded(tmp_path, size):
         helper.make_node('ReduceSum', ['big'], ['sum'], keepdims=0),
         helper.make_node('Add', ['x', 'sum'], ['y']),
     ]
-    (tmp_path / 'program.onnx').write_bytes(
-        model(*nodes, initializers=[shape]).SerializeToString()
-    )
-    read = onnx_session.read_model(tmp_path / 'program.onnx')
     with pytest.raises(PolicyError, match='cannot be run by onnxruntime'):
-        onnx_session.run_in_child_process(read, [[ROW]])
+        onnx_session.run_in_child_process(
+            read(tmp_path, model(*nodes, initializers=[shape])), [[ROW]]
+        )
 
 
 def test_a_trial_that_ends_badly_is_said(tmp_path, monkeypatch):
-    (tmp_path / 'program.onnx').write_bytes(model().SerializeToString())
-    read = onnx_session.read_model(tmp_path / 'program.onnx')
+    made = read(tmp_path)
     with pytest.raises(PolicyError, match=r'policy\.json names 2'):
-        onnx_session.run_in_child_process(read, [[ROW, ROW]])
+        onnx_session.run_in_child_process(made, [[ROW, ROW]])
     monkeypatch.setattr(trial, 'SPARE_BYTES', 1 << 20)
     with pytest.raises(PolicyError, match='within 1 MB, ended with status'):
-        onnx_session.run_in_child_process(read, [[ROW]])
+        onnx_session.run_in_child_process(made, [[ROW]])
 
 
 def test_the_trial_needs_no_torch():
@@ -316,10 +324,8 @@ def test_the_trial_needs_no_torch():
 
 
 def test_a_device_that_cannot_run_it_is_refused(tmp_path):
-    (tmp_path / 'program.onnx').write_bytes(model().SerializeToString())
-    read = onnx_session.read_model(tmp_path / 'program.onnx')
     with pytest.raises(PolicyError, match='install onnxruntime-gpu'):
-        onnx_session.open_session(read, 'cuda:0')
+        onnx_session.open_session(read(tmp_path), 'cuda:0')
 
 
 PLAIN = model(nested(2)).SerializeToString()
@@ -332,15 +338,14 @@ def test_no_damage_gives_anything_but_a_sentence(changes):
     for start, damage in changes:
         data[start : start + len(damage)] = damage
     try:
-        checked_model(memoryview(bytes(data)))
+        checked(bytes(data))
     except UnsafeProgram as error:
         assert '\n' not in str(error)
 
 
 def test_what_is_written_can_be_read(tmp_path: Path):
-    (tmp_path / 'program.onnx').write_bytes(PLAIN[:-1])
     with pytest.raises(PolicyError, match='is refused: it'):
-        onnx_session.read_model(tmp_path / 'program.onnx')
+        read(tmp_path, PLAIN[:-1])
 
 
 def test_a_file_in_the_format_of_onnxruntime_is_refused(tmp_path):
@@ -378,14 +383,11 @@ def test_a_file_in_the_format_of_onnxruntime_is_refused(tmp_path):
 def test_a_file_of_two_formats_is_read_as_the_one_that_was_checked(tmp_path):
     # a name that no reader needs begins the file, with the mark of the other format in its place
     name = b'\x12\x0a..ORTMv6..'
-    (tmp_path / 'program.onnx').write_bytes(name + model().SerializeToString())
-    read = onnx_session.read_model(tmp_path / 'program.onnx')
-    assert b'ORTM' not in read.data
-    onnx_session.run_in_child_process(read, [[ROW]])
+    made = read(tmp_path, name + model().SerializeToString())
+    assert b'ORTM' not in made.data
+    onnx_session.run_in_child_process(made, [[ROW]])
     # and bytes that have it are not read in that format
-    both = dataclasses.replace(read, data=name + read.data)
-    answer = onnx_session.open_session(both).run(None, {'x': np.array([[1, 1]], np.float32)})
-    np.testing.assert_array_equal(answer[0], [[4, 6]])
+    assert_multiplies(dataclasses.replace(made, data=name + made.data))
 
 
 def test_what_is_written_is_what_was_read_but_for_texts():
@@ -402,24 +404,20 @@ def test_what_is_written_is_what_was_read_but_for_texts():
         producer_name='somebody',
         doc_string='text',
     )
-    written = onnx.load_from_string(checked_model(memoryview(made.SerializeToString())).data)
+    written = onnx.load_from_string(checked(made).data)
     made.ClearField('producer_name')
     made.ClearField('doc_string')
     made.graph.node[0].ClearField('doc_string')
     assert written == made
-    again = written.SerializeToString()
-    assert (
-        checked_model(memoryview(again)).data
-        == checked_model(memoryview(checked_model(memoryview(again)).data)).data
-    )
+    again = checked(written).data
+    assert again == checked(again).data
 
 
 def test_a_run_that_is_asked_to_end_ends_with_an_error(tmp_path, monkeypatch):
     torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     from lerobot_serve.policies.exported import programs
 
-    (tmp_path / 'program.onnx').write_bytes(model().SerializeToString())
-    session = onnx_session.open_session(onnx_session.read_model(tmp_path / 'program.onnx'))
+    session = onnx_session.open_session(read(tmp_path))
     program = programs.OnnxProgram(session, ['x'], torch.device('cpu'))
     inputs = [torch.ones(1, 2)]
     assert program.run(inputs, None)[0].tolist() == [[4, 6]]

@@ -18,7 +18,15 @@ pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
 from support.policies.attack_rig import ATTACKS, evil_asset, with_step
-from support.policies.lerobot_rig import change_json, folder_of, loaded, loading, refused
+from support.policies.lerobot_rig import (
+    change_json,
+    copy_of,
+    folder_of,
+    loaded,
+    loading,
+    refused,
+    set_json,
+)
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.lerobot.checkpoint import asset_rules
@@ -200,12 +208,12 @@ def test_the_hub_receives_no_request(tmp_path, hub):
     """In a fresh process, which also finds the steps of a policy type by itself."""
     endpoint, asked = hub
     plain, worded, backbone = (
-        Path(shutil.copytree(folder_of(kind), tmp_path / name / kind))
+        copy_of(kind, tmp_path / name)
         for name, kind in (('plain', 'smolvla'), ('worded', 'smolvla'), ('backbone', 'act'))
     )
-    change_json(worded / 'config.json', lambda held: held.update(vlm_model_name='lab/words'))
-    weights = {'pretrained_backbone_weights': 'ResNet18_Weights.IMAGENET1K_V1'}
-    change_json(backbone / 'config.json', lambda held: held.update(weights))
+    set_json(worded / 'config.json', vlm_model_name='lab/words')
+    weights = 'ResNet18_Weights.IMAGENET1K_V1'
+    set_json(backbone / 'config.json', pretrained_backbone_weights=weights)
     options = [loading(folder) for folder in (plain, worded, backbone)]
     first, second, third = run_beside(endpoint, tmp_path, LOAD.format(options=repr(options)))
     assert asked == []
@@ -215,11 +223,10 @@ def test_the_hub_receives_no_request(tmp_path, hub):
 
 
 def test_weights_that_could_be_pickled_are_refused(tmp_path):
-    folder = Path(shutil.copytree(folder_of('smolvla'), tmp_path / 'smolvla'))
+    folder = copy_of('smolvla', tmp_path)
     vlm = Path(shutil.copytree(folder_of('smolvla') / 'vlm', tmp_path / 'vlm'))
     (vlm / 'pytorch_model.bin').write_bytes(b'cos\nsystem\n(S"true"\ntR.')
-    change = {'vlm_model_name': str(vlm), 'load_vlm_weights': True}
-    change_json(folder / 'config.json', lambda held: held.update(change))
+    set_json(folder / 'config.json', vlm_model_name=str(vlm), load_vlm_weights=True)
     assert 'has no weights in model.safetensors' in refused(folder)
     # one of another name is not what transformers reads
     shutil.copy(folder / 'model.safetensors', vlm / 'other.safetensors')
@@ -244,7 +251,7 @@ def test_weights_that_could_be_pickled_are_refused(tmp_path):
 )
 def test_a_language_model_is_looked_at(tmp_path, change, said):
     vlm = Path(shutil.copytree(folder_of('smolvla') / 'vlm', tmp_path / 'vlm'))
-    change_json(vlm / 'config.json', lambda held: held.update(change))
+    set_json(vlm / 'config.json', **change)
     asset = folder_module.Asset('vlm', vlm, is_model=True)
     with pytest.raises(PolicyError, match=said):
         asset_rules.check_asset(asset)
@@ -288,7 +295,7 @@ def test_a_known_step_of_another_package_is_refused(monkeypatch):
 
 
 def test_statistics_come_from_state_files_alone(tmp_path):
-    folder = Path(shutil.copytree(folder_of('act'), tmp_path / 'act'))
+    folder = copy_of('act', tmp_path)
 
     def add(held):
         for step in held['steps']:

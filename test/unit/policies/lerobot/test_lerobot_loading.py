@@ -3,8 +3,7 @@
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
-import shutil
+import re
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ pytest.importorskip('lerobot', reason='LeRobot is not installed')
 from support.policies.lerobot_rig import (  # noqa: E402
     change_json,
     change_tensors,
+    copy_of,
     folder_of,
     KINDS,
     loaded,
@@ -26,6 +26,7 @@ from support.policies.lerobot_rig import (  # noqa: E402
     NAMES,
     refused,
     requests_for,
+    set_json,
 )
 
 from lerobot_serve import requirements  # noqa: E402
@@ -39,6 +40,7 @@ from lerobot_serve.policies.lerobot.policy_types import policy_type_spec  # noqa
 from lerobot_serve.policies.runtime.loading_beside import beside_served_policy  # noqa: E402
 
 OWN = compat.lerobot()
+CUDA = {'device': 'cuda'}
 PRE_STATISTICS = 'policy_preprocessor_step_3_normalizer_processor.safetensors'
 POST_STATISTICS = 'policy_postprocessor_step_0_unnormalizer_processor.safetensors'
 
@@ -46,7 +48,7 @@ POST_STATISTICS = 'policy_postprocessor_step_0_unnormalizer_processor.safetensor
 @pytest.fixture
 def copied(tmp_path):
     """A directory of an ACT policy that a test may damage."""
-    return Path(shutil.copytree(folder_of('act'), tmp_path / 'act'))
+    return copy_of('act', tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +89,14 @@ def test_the_fingerprint_follows_every_file(copied):
     assert fingerprint() == first
     assert fingerprint(name='arm') == first.replace('act', 'arm')
     seen = {first}
-    change_tensors(copied / POST_STATISTICS, lambda held: held['action.mean'].add_(1))
-    seen.add(fingerprint())
-    change_tensors(copied / 'model.safetensors', lambda held: next(iter(held.values())).add_(1))
-    seen.add(fingerprint())
-    change_json(copied / 'config.json', lambda held: held.update(dropout=0.2))
-    seen.add(fingerprint())
-    change_json(copied / 'policy_preprocessor.json', lambda held: held.update(name='other'))
-    seen.add(fingerprint())
+    for change, file, how in (
+        (change_tensors, POST_STATISTICS, lambda held: held['action.mean'].add_(1)),
+        (change_tensors, 'model.safetensors', lambda held: next(iter(held.values())).add_(1)),
+        (change_json, 'config.json', lambda held: held.update(dropout=0.2)),
+        (change_json, 'policy_preprocessor.json', lambda held: held.update(name='other')),
+    ):
+        change(copied / file, how)
+        seen.add(fingerprint())
     assert len(seen) == 5
     assert load(loading(copied)).describe().fingerprint == fingerprint()
 
@@ -111,42 +113,39 @@ def test_a_loaded_policy_does_not_need_its_files(copied):
     np.testing.assert_array_equal(policy.predict([request])[0].robot, expected)
 
 
-def test_an_unknown_field_is_named(copied):
-    change_json(copied / 'config.json', lambda held: held.update(a_new_field=3))
-    text = refused(copied)
-    assert "config.json: 'a_new_field' is not a setting that an act policy may have" in text
-
-
-def test_an_unknown_type_is_named(copied):
-    change_json(copied / 'config.json', lambda held: held.update(type='somebodys'))
-    text = refused(copied)
-    assert "a policy of the type 'somebodys' is not supported" in text
-    assert 'supported are act, ' in text
-    text = refused(copied, trusted_packages=('json',))
-    assert "of the type 'somebodys', which neither LeRobot" in text
-
-
-def test_an_unknown_step_is_named(copied):
-    change_json(
-        copied / 'policy_preprocessor.json',
+UNKNOWN = {
+    'field': (
+        'config.json',
+        lambda held: held.update(a_new_field=3),
+        "config.json: 'a_new_field' is not a setting that an act policy may have",
+        "config.json: 'a_new_field' is not a setting that an act policy may have",
+    ),
+    'type': (
+        'config.json',
+        lambda held: held.update(type='somebodys'),
+        "of the type 'somebodys' is not supported.*supported are act, ",
+        "of the type 'somebodys', which neither LeRobot",
+    ),
+    'step': (
+        'policy_preprocessor.json',
         lambda held: held['steps'].append({'registry_name': 'somebodys_step'}),
-    )
-    text = refused(copied)
-    assert "the processor step 'somebodys_step' is refused" in text
-    text = refused(copied, trusted_packages=('json',))
-    assert "'somebodys_step' is neither known nor of json" in text
+        "the processor step 'somebodys_step' is refused",
+        "'somebodys_step' is neither known nor of json",
+    ),
+}
+
+
+@pytest.mark.parametrize(('file', 'change', 'text', 'trusting'), UNKNOWN.values(), ids=UNKNOWN)
+def test_what_is_unknown_is_named(copied, file, change, text, trusting):
+    change_json(copied / file, change)
+    assert re.search(text, refused(copied))
+    assert re.search(trusting, refused(copied, trusted_packages=('json',)))
 
 
 def test_the_device_is_ours_not_the_files(copied, caplog):
-    change_json(copied / 'config.json', lambda held: held.update(device='cuda:1'))
-    change_json(
-        copied / 'policy_preprocessor.json',
-        lambda held: held['steps'][2]['config'].update(device='cuda'),
-    )
-    change_json(
-        copied / 'policy_postprocessor.json',
-        lambda held: held['steps'][1]['config'].update(device='cuda'),
-    )
+    set_json(copied / 'config.json', device='cuda:1')
+    for name, step in (('policy_preprocessor.json', 2), ('policy_postprocessor.json', 1)):
+        change_json(copied / name, lambda held, at=step: held['steps'][at]['config'].update(CUDA))
     policy = load(loading(copied))
     assert policy.describe().device == policy.network.config.device == 'cpu'
     assert not caplog.records  # LeRobot would say that it takes another
@@ -164,15 +163,12 @@ def test_a_device_that_is_not_there_is_refused(copied, device):
 
 def test_no_room_is_refused_before_the_weights_are_read(copied, monkeypatch):
     monkeypatch.setattr(loader, 'load_network', lambda *_: pytest.fail('read'))
-    text = refused(copied, memory_margin_bytes=1 << 60)
-    assert 'memory' in text
+    assert 'memory' in refused(copied, memory_margin_bytes=1 << 60)
 
 
 def test_an_asset_of_the_hub_is_named(tmp_path):
-    folder = Path(shutil.copytree(folder_of('smolvla'), tmp_path / 'smolvla'))
-    change_json(
-        folder / 'config.json', lambda held: held.update(vlm_model_name='nobody/no-such-model')
-    )
+    folder = copy_of('smolvla', tmp_path)
+    set_json(folder / 'config.json', vlm_model_name='nobody/no-such-model')
     text = refused(folder)
     assert "needs 'nobody/no-such-model', which is not on this machine" in text
     assert 'hf download nobody/no-such-model' in text
@@ -257,10 +253,7 @@ def test_guidance_that_does_not_work_is_found_when_loading(monkeypatch):
 
 
 def test_notes_say_what_is_not_applied(copied):
-    change_json(
-        copied / 'config.json',
-        lambda held: held.update(temporal_ensemble_coeff=0.01, n_action_steps=1),
-    )
+    set_json(copied / 'config.json', temporal_ensemble_coeff=0.01, n_action_steps=1)
     assert any('temporal ensembling' in note for note in load(loading(copied)).describe().notes)
 
 

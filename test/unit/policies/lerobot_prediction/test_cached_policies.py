@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +17,11 @@ torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
 from support.policies.lerobot_rig import (  # noqa: E402
-    change_json,
+    copy_of,
     folder_of,
     loading,
     requests_for,
+    set_json,
 )
 from support.policies.tiny_policies import build  # noqa: E402
 
@@ -51,9 +51,13 @@ SCENES, STATES = 3, 2
 TASKS = ('pick', 'push', 'place')
 
 
+def caching(kind: str = 'smolvla', cache_bytes: int = AMPLE_BYTES) -> LeRobotPolicy:
+    return load(loading(folder_of(kind), embedding_cache_bytes=cache_bytes))
+
+
 @cache
 def smolvla(cache_bytes: int = 0) -> LeRobotPolicy:
-    return load(loading(folder_of('smolvla'), embedding_cache_bytes=cache_bytes))
+    return caching(cache_bytes=cache_bytes)
 
 
 def answers(policy: LeRobotPolicy, requests: list[PolicyRequest]) -> list[tuple[bytes, bytes]]:
@@ -122,10 +126,7 @@ def test_no_sequence_of_requests_changes_an_answer(sequence, cache_bytes):
 
 @pytest.mark.parametrize('change', ['task', 'state', 'one image', 'prefix', 'seed', 'neighbour'])
 def test_a_change_of_any_input_changes_the_answer_as_without_a_cache(change):
-    plain, cached = (
-        smolvla(),
-        load(loading(folder_of('smolvla'), embedding_cache_bytes=AMPLE_BYTES)),
-    )
+    plain, cached = smolvla(), caching()
     base = Draw(0, 0, 0, 'pick', 0, 0)
     changed = {
         'task': replace(base, task='push'),
@@ -146,7 +147,7 @@ def test_a_change_of_any_input_changes_the_answer_as_without_a_cache(change):
 
 
 def test_an_unchanged_camera_is_embedded_once():
-    policy = load(loading(folder_of('smolvla'), embedding_cache_bytes=AMPLE_BYTES))
+    policy = caching()
     policy.take_cache_counts()
     still = Draw(0, 0, 0, 'pick', 0, 0)
     policy.predict([still.request(0)])
@@ -186,7 +187,7 @@ def test_so_it_is_in_another_precision(dtype):
 
 
 def test_an_unloaded_policy_keeps_no_embeddings():
-    policy = load(loading(folder_of('smolvla'), embedding_cache_bytes=AMPLE_BYTES))
+    policy = caching()
     assert isinstance(policy, ClosablePolicy)
     assert isinstance(policy, CachingPolicy)
     policy.predict([Draw(0, 1, 0, 'pick', 0, 0).request(0)])
@@ -197,8 +198,7 @@ def test_an_unloaded_policy_keeps_no_embeddings():
 
 
 def test_without_the_parameter_and_without_an_image_encoder_there_is_no_cache():
-    act = load(loading(folder_of('act'), embedding_cache_bytes=AMPLE_BYTES))
-    for policy in (smolvla(), act):
+    for policy in (smolvla(), caching('act')):
         assert policy._image_cache is None
         assert policy.describe().embedding_cache_bytes == 0
         assert policy.take_cache_counts() == CacheCounts()
@@ -212,9 +212,8 @@ def test_without_the_parameter_and_without_an_image_encoder_there_is_no_cache():
 
 
 def test_a_compiled_network_has_a_note_and_no_cache(tmp_path, monkeypatch):
-    folder = tmp_path / 'compiled'
-    shutil.copytree(folder_of('smolvla'), folder)
-    change_json(folder / 'config.json', lambda config: config.update(compile_model=True))
+    folder = copy_of('smolvla', tmp_path)
+    set_json(folder / 'config.json', compile_model=True)
     # as if compiled: that takes minutes
     monkeypatch.setattr(torch, 'compile', lambda function, **_: function)
     description = load(loading(folder, embedding_cache_bytes=AMPLE_BYTES)).describe()

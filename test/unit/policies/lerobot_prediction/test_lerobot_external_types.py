@@ -3,7 +3,6 @@
 
 from dataclasses import dataclass, replace
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +11,14 @@ torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
 from safetensors.torch import save_file  # noqa: E402
-from support.policies.lerobot_rig import folder_of, loading, requests_for  # noqa: E402
+from support.policies import lerobot_rig as rig  # noqa: E402
+from support.policies.lerobot_rig import (  # noqa: E402
+    add_step,
+    copy_of,
+    folder_of,
+    loading,
+    requests_for,
+)
 
 from lerobot_serve.contract.schema import StateClass  # noqa: E402
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
@@ -29,8 +35,7 @@ LAST_ROW = 'foreign_last_row'
 
 
 def trusting(folder):
-    """Return what an operator says who trusts the package that this file stands for."""
-    return loading(folder, trusted_packages=(__name__.partition('.')[0],))
+    return rig.trusting(folder, __name__)
 
 
 @PARTS.config_class.register_subclass('foreign_counter')
@@ -104,8 +109,7 @@ def foreign(tmp_path):
     """Write a foreign policy, with the processors of another."""
 
     def write(**config):
-        folder = tmp_path / 'foreign'
-        shutil.copytree(folder_of('act'), folder)
+        folder = copy_of('act', tmp_path)
         described = json.loads((folder / 'config.json').read_text())
         features = {key: described[key] for key in ('input_features', 'output_features')}
         described = {'type': 'foreign_counter', 'device': 'cpu', **features, **config}
@@ -197,13 +201,9 @@ def test_one_that_needs_a_package_is_refused(foreign, monkeypatch):
 
 
 def test_rows_are_processed_one_by_one_where_a_chunk_would_come_out_otherwise(tmp_path):
-    folder = tmp_path / 'last row'
-    shutil.copytree(folder_of('act'), folder)
+    folder = copy_of('act', tmp_path)
     plain = load(loading(folder))
-    file = folder / 'policy_postprocessor.json'
-    described = json.loads(file.read_text())
-    described['steps'].append({'registry_name': LAST_ROW})
-    file.write_text(json.dumps(described))
+    add_step(folder / 'policy_postprocessor.json', LAST_ROW)
     policy = load(trusting(folder))
     assert plain.processors.takes_whole_chunk
     assert not policy.processors.takes_whole_chunk
@@ -311,7 +311,7 @@ def test_eight_sessions_are_each_anchored_at_their_own_state():
 
 def test_steps_that_a_prefix_cannot_be_carried_through_turn_it_off():
     folder = relative_folder(after='test_doubled_action')
-    policy = load(loading(folder, trusted_packages=(__name__.partition('.')[0],)))
+    policy = load(trusting(folder))
     described = policy.describe()
     assert not described.supports_rtc
     assert any('real-time chunking is off' in note for note in described.notes)

@@ -2,8 +2,6 @@
 """Sessions share the network and nothing else: neither processors nor hidden state."""
 
 from dataclasses import dataclass, field, replace
-import json
-import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +9,8 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
-from support.policies.lerobot_rig import folder_of, loaded, loading, requests_for  # noqa: E402
+from support.policies import lerobot_rig as rig  # noqa: E402
+from support.policies.lerobot_rig import add_step, copy_of, loaded, requests_for  # noqa: E402
 
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
 from lerobot_serve.policies.lerobot.compat import lerobot  # noqa: E402
@@ -26,8 +25,7 @@ made = []
 
 
 def trusting(folder, **said):
-    """Return what an operator says who trusts the package that this file stands for."""
-    return loading(folder, trusted_packages=(__name__.partition('.')[0],), **said)
+    return rig.trusting(folder, __name__, **said)
 
 
 @ProcessorStepRegistry.register(REMEMBER)
@@ -74,15 +72,9 @@ class AddState(ProcessorStep):
 @pytest.fixture(scope='module')
 def relative(tmp_path_factory):
     """The folder of an ACT policy with a processor that remembers."""
-    folder = tmp_path_factory.mktemp('isolation') / 'relative'
-    shutil.copytree(folder_of('act'), folder)
-    for file, name, place in (
-        ('policy_preprocessor.json', REMEMBER, 1),
-        ('policy_postprocessor.json', ADD, 2),
-    ):
-        described = json.loads((folder / file).read_text())
-        described['steps'].insert(place, {'registry_name': name, 'config': {}})
-        (folder / file).write_text(json.dumps(described))
+    folder = copy_of('act', tmp_path_factory.mktemp('isolation'))
+    add_step(folder / 'policy_preprocessor.json', REMEMBER, 1)
+    add_step(folder / 'policy_postprocessor.json', ADD, 2)
     # the state file of the normalizer keeps its name, whatever its place
     return folder
 
@@ -237,12 +229,8 @@ def test_processors_do_not_hold_on_to_images():
 
 
 def test_rtc_is_off_when_actions_are_relative_to_the_state(tmp_path):
-    folder = tmp_path / 'relative smolvla'
-    shutil.copytree(folder_of('smolvla'), folder)
-    file = folder / 'policy_preprocessor.json'
-    described = json.loads(file.read_text())
-    step = {'registry_name': REMEMBER, 'config': {}}
-    file.write_text(json.dumps(described | {'steps': [*described['steps'], step]}))
+    folder = copy_of('smolvla', tmp_path)
+    add_step(folder / 'policy_preprocessor.json', REMEMBER)
     policy = load(trusting(folder))
     assert not policy.describe().supports_rtc
     assert 'real-time chunking is off' in ' '.join(policy.describe().notes)

@@ -1,21 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who calls, and whether the call is allowed. Pure but for the context of the call."""
+"""
+Who calls, whether the call is allowed, and how it ends: errors of predictions as gRPC's statuses,
+and what goes along in metadata. Pure but for the context of the call.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import re
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote
 
 import grpc
 
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
+from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 
 Context: TypeAlias = 'grpc.aio.ServicerContext[Any, Any]'
 SCHEME = 'bearer '
 NAME_KEY, NAME = 'client-name', re.compile(r'[\w.@-]{1,64}', re.ASCII)
+CODES: Mapping[Status, grpc.StatusCode] = {
+    Status.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    Status.TOO_LATE: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Status.SUPERSEDED: grpc.StatusCode.ABORTED,
+    Status.OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Status.QUOTA: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Status.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Status.NOT_FINITE: grpc.StatusCode.INTERNAL,
+    Status.UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED,
+    Status.FAILED: grpc.StatusCode.INTERNAL,
+}
+PREFIX = 'lerobot-serve-'
+NOTE = ((PREFIX + 'note', NO_CAGE),)
+Metadata = tuple[tuple[str, str], ...]
 
 
 def caller_of(context: Context, exposure: Exposure, protocol: str) -> Caller:
@@ -70,3 +88,30 @@ def client_name(context: Context) -> str:
 def address_of(peer: str) -> str:
     """Return host and port of a peer such as ipv4:127.0.0.1:5000 or ipv6:%5B::1%5D:5000."""
     return unquote(peer.partition(':')[2]) or peer
+
+
+async def abort(context: Context, error: PredictionError) -> NoReturn:
+    """End a call with an error."""
+    metadata: Metadata = ((PREFIX + 'status', str(error.status)),)
+    if error.retry_after_s > 0:
+        # gRPC's own name for it
+        metadata += (('grpc-retry-pushback-ms', f'{error.retry_after_s * 1e3:.0f}'),)
+    await context.abort(CODES[error.status], error.text, metadata)
+
+
+def prediction_metadata(prediction: Prediction) -> Metadata:
+    """Return who predicted, as metadata that ends a call."""
+    values = {
+        'slot': prediction.slot,
+        'fingerprint': prediction.fingerprint,
+        'episode-id': prediction.episode_id,
+        'policy-changed': str(prediction.policy_changed).lower(),
+        'inference-ms': f'{prediction.inference_ms:.3f}',
+        'queue-wait-ms': f'{prediction.queue_wait_ms:.3f}',
+    }
+    return tuple((PREFIX + name, _ascii(value)) for name, value in values.items())
+
+
+def _ascii(text: str) -> str:
+    """Return a text as metadata allows it."""
+    return text.encode('ascii', 'backslashreplace').decode()
