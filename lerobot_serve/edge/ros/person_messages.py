@@ -19,9 +19,8 @@ from lerobot_serve.edge.robot.command_messages import (
     command_values,
 )
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.robot.file_format import JOY
-from lerobot_serve.edge.robot.intervention import InterventionInput
-from lerobot_serve.edge.takeover.target import PersonTarget
+from lerobot_serve.edge.robot.file_format import InterventionInput, JOY
+from lerobot_serve.edge.takeover.person_input import PersonTarget
 from lerobot_serve.ros.topics.checked_subscription import decode_message
 
 # type name in a robot file -> message class
@@ -55,13 +54,13 @@ def is_button_pressed(raw: bytes, topic: str, button: int) -> bool:
 def _rates(message: Joy, robot: RobotDescription, device: InterventionInput) -> Float64Array:
     """Return the rates of all actions; those without an axis stay."""
     rates = dict.fromkeys((action.name for action in robot.actions), 0.0)
-    for each in device.axes:
+    for name, each in device.axes.items():
         if each.axis >= len(message.axes):
             raise Malformed(
                 'wrong_shape',
                 f'{device.topic}: no axis {each.axis}; there are {len(message.axes)}',
             )
-        rates[each.action] = each.scale * message.axes[each.axis]
+        rates[name] = each.scale * message.axes[each.axis]
     values = np.array(list(rates.values()), np.float64)
     check_finite(values, robot, device.topic)
     return values

@@ -24,11 +24,11 @@ class PersonSubscriptions:
 
     def __init__(self, node: Node, inputs: DedicatedSubscriptions, device: PersonInput) -> None:
         self._node, self._device = node, device
-        described, deadman = device.description, device.description.deadman
+        described, deadman = device.description, device.description.deadman_topic
         roles = {described.topic: (PERSON_MESSAGE_TYPES[described.type], [COMMAND])}
         if deadman:
             # the buttons of a joystick may be on the topic of its axes
-            roles.setdefault(deadman.topic, (Joy, []))[1].append(DEADMAN)
+            roles.setdefault(deadman, (Joy, []))[1].append(DEADMAN)
         for topic, (kind, names) in roles.items():
             inputs.add_with_id(topic, qos.SENSOR, partial(self._deposit, names), kind)
         self._topics = [node.resolve_topic_name(topic) for topic in roles]

@@ -23,9 +23,9 @@ from lerobot_serve.contract.services.session import (
 from lerobot_serve.edge.robot import unit_check
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.unit_check import UnitFit
-from lerobot_serve.edge.session.transport.server_link import ServerClient, ServerLink, SessionReply
+from lerobot_serve.edge.session.transport.server_link import ServerClient, ServerLink
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve_interfaces.srv import ResetEpisode
+from lerobot_serve_interfaces.srv import OpenSession, ResetEpisode
 
 OPEN_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
@@ -97,7 +97,7 @@ class PolicyServerTransport:
             cameras=tuple(CameraSpec(c.name, c.height, c.width) for c in reply.cameras),
         )
 
-    def _check_units(self, server: str, reply: SessionReply) -> None:
+    def _check_units(self, server: str, reply: OpenSession.Response) -> None:
         """
         Compare the policy's action range with the limits. Close the session and raise
         SessionRefused for a range far beyond them in an undeclared unit.
