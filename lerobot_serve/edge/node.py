@@ -25,7 +25,6 @@ from lerobot_serve.edge.core import EdgeCore
 from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.episodes.outcome_reports import OutcomeReports
 from lerobot_serve.edge.episodes.runner import EpisodeRunner
-from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
 from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.inputs.observation_builder import ObservationBuilder
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
@@ -38,7 +37,7 @@ from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, m
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.edge.ros import person_messages, sensor_messages
-from lerobot_serve.edge.ros.person_subscriptions import PersonSubscriptions
+from lerobot_serve.edge.ros.person_messages import PersonSubscriptions
 from lerobot_serve.edge.ros.robot_commands import RobotCommands
 from lerobot_serve.edge.ros.run_episode_action import RunEpisodeAction
 from lerobot_serve.edge.ros.server_links import open_server_links
@@ -87,7 +86,7 @@ class EdgeController(SteadyClockNode):
         self._listener = recorder or EdgeListener()
         logger = self.get_logger()
         # rclpy requires one severity per call site, which is a line
-        logs = Logs(
+        logs = self._logs = Logs(
             info=lambda text: logger.info(text),
             warning=lambda text: logger.warning(text),
             error=lambda text: logger.error(text),
@@ -190,8 +189,7 @@ class EdgeController(SteadyClockNode):
     def _make_monitor(self, parameters: EdgeParameters) -> InputMonitor:
         return InputMonitor(
             self.robot,
-            FrozenCameraDetector(parameters.camera_frozen_after_s),
-            stop_on_frozen=parameters.on_frozen_camera == 'stop_observations',
+            parameters,
             stamp_ns=sensor_messages.stamp_ns,
             now_ns=lambda: self.get_clock().now().nanoseconds,
             mono_ns=clock.now_ns,
@@ -214,7 +212,7 @@ class EdgeController(SteadyClockNode):
             rate_warnings=lambda chunk_size: chunk_rate_warnings(
                 self._settings.current, self.robot, chunk_size
             ),
-            log=self.get_logger(),
+            logs=self._logs,
         )
 
     def _subscribe_inputs(self) -> None:

@@ -2,7 +2,7 @@
 """
 The link to the policy servers: a client for each of them, and their replies to this robot.
 
-Implemented over ROS 2 in edge.ros.ros_link and over Zenoh in edge.session.transport.zenoh_link.
+Implemented over ROS 2 in edge.ros.server_links, over Zenoh in edge.session.transport.zenoh_link.
 """
 
 from __future__ import annotations
