@@ -8,8 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.edge.takeover.person_input import COMMAND, DEADMAN, DeviceState, PersonInput
-from lerobot_serve.edge.takeover.target import PersonTarget
+from lerobot_serve.edge.takeover.person_input import (
+    COMMAND,
+    DEADMAN,
+    DeviceState,
+    PersonInput,
+    PersonTarget,
+)
 
 # what the leader arm says of the action that carries marks: no row has it
 NO_MARK = -5.0

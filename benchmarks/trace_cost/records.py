@@ -147,7 +147,7 @@ def measure_steps(rounds: int, folder: Path) -> Case:
     now_ns = time.monotonic_ns()
     chunk, told_ms = np.zeros((RECORDS_A_ROUND, JOINTS), np.float32), []
     with running(folder) as writer:
-        recorder = StepRecorder(writer, 'robot_1')
+        recorder = StepRecorder(writer, time.monotonic_ns, client_id='robot_1')
         for done in range(WARM_UP_ROUNDS + rounds):
             source = ChunkSource(done, 77, 1, 'episode-1', now_ns, 'a', POLICY)
             queue.append(chunk, source, mark=queue.mark())
@@ -156,7 +156,9 @@ def measure_steps(rounds: int, folder: Path) -> Case:
                 now_ns += STEP_NS
                 executed, _ = controller.step(now_ns, lambda: sensed)
                 begin_ns = time.perf_counter_ns()
-                recorder.record(now_ns, number, executed, controller, ControlAuthority.POLICY)
+                recorder.step_finished(
+                    now_ns, number, executed, controller, ControlAuthority.POLICY
+                )
                 if done >= WARM_UP_ROUNDS:
                     told_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
             writer.drain()

@@ -23,11 +23,10 @@ from lerobot_serve.edge.session.chunk_merging import ChunkMerger
 from lerobot_serve.edge.session.connection import Connection, ConnectionChange, ConnectionEvent
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.observation_encoder import ObservationEncoder, ObservationReader
-from lerobot_serve.edge.session.pipeline import RequestPipeline, SessionStatus
+from lerobot_serve.edge.session.pipeline import EpisodeRequest, RequestPipeline, SessionStatus
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
 from lerobot_serve.edge.session.servers.selection import ServerSelection
-from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.edge.session.transport.transport import Transport
 from lerobot_serve.edge.takeover.person_input import PersonInput, PersonMessages
@@ -86,7 +85,9 @@ class EdgeCore:
         pipeline = RequestPipeline(
             transport,
             encoder,
-            ChunkMerger(self.queue, len(self.robot.actions), units=units),
+            ChunkMerger(
+                self.queue, len(self.robot.actions), step_s=1 / self.robot.fps, units=units
+            ),
             RequestTracker(self.inbox.client_id),
             status=self.status,
             clock=self.inbox.clock,
@@ -106,7 +107,7 @@ class EdgeCore:
             servers,
             self.liveliness,
             self.inbox,
-            settings=wiring.request_settings(parameters, self.robot),
+            settings=parameters,
         )
 
     def make_takeover(self, messages: PersonMessages) -> Takeover:

@@ -25,27 +25,26 @@ from lerobot_serve.edge.core import EdgeCore
 from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.episodes.outcome_reports import OutcomeReports
 from lerobot_serve.edge.episodes.runner import EpisodeRunner
-from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
 from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.inputs.observation_builder import ObservationBuilder
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
 from lerobot_serve.edge.observability import metrics, reports
 from lerobot_serve.edge.observability.change_log import ChangeLog, LatchLog, StandingReasonLog
 from lerobot_serve.edge.observability.listener import EdgeListener
-from lerobot_serve.edge.observability.problem_log import Logs, ProblemLog, StateLog
+from lerobot_serve.edge.observability.problem_log import ProblemLog, StateLog
 from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.edge.ros import person_messages, sensor_messages
-from lerobot_serve.edge.ros.person_subscriptions import PersonSubscriptions
+from lerobot_serve.edge.ros.person_messages import PersonSubscriptions
 from lerobot_serve.edge.ros.robot_commands import RobotCommands
 from lerobot_serve.edge.ros.run_episode_action import RunEpisodeAction
 from lerobot_serve.edge.ros.server_links import open_server_links
 from lerobot_serve.edge.session.connection import ConnectionChange
 from lerobot_serve.edge.session.inbox import Inbox
+from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.servers.liveliness import Loss
-from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks, ServerLinks
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
@@ -60,6 +59,7 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.checked_subscription import create_checked_subscription
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
 from lerobot_serve.state_folder import FolderLock, state_folder
+from lerobot_serve.telemetry.log_throttle import Logs
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
 # period of the search for other edge controllers
@@ -84,18 +84,18 @@ class EdgeController(SteadyClockNode):
         self._folder_lock, self._decisions = self._open_state(parameters)
         recorder = self._make_recorder(parameters)
         self._listener = recorder or EdgeListener()
-        self._log = self._make_log()
         logger = self.get_logger()
-        logs: Logs = {
-            # rclpy requires one severity per call site, which is a line
-            'info': lambda text: logger.info(text),
-            'warning': lambda text: logger.warning(text),
-            'clock': clock.now_ns,
-        }
-        self._problem_log, self._state_log = ProblemLog(**logs), StateLog(**logs)
+        # rclpy requires one severity per call site, which is a line
+        logs = self._logs = Logs(
+            info=lambda text: logger.info(text),
+            warning=lambda text: logger.warning(text),
+            error=lambda text: logger.error(text),
+            clock=clock.now_ns,
+        )
+        self._log, self._latch_log = ChangeLog(logs), LatchLog(logs)
+        self._problem_log, self._state_log = ProblemLog(logs), StateLog(logs)
         self._not_commanded = StandingReasonLog(logger.error, 'no commands sent: ')
         self._unsaved_log = StandingReasonLog(logger.error)
-        self._latch_log = LatchLog(error=logger.error, info=logger.info)
         self._core = EdgeCore(
             parameters,
             self.robot,
@@ -186,21 +186,10 @@ class EdgeController(SteadyClockNode):
             log_warning=self.get_logger().warning,
         )
 
-    def _make_log(self) -> ChangeLog:
-        logger = self.get_logger()
-        return ChangeLog(
-            # rclpy requires one severity per call site
-            info=lambda text: logger.info(text),
-            warning=lambda text: logger.warning(text),
-            error=lambda text: logger.error(text),
-            clock=clock.now_ns,
-        )
-
     def _make_monitor(self, parameters: EdgeParameters) -> InputMonitor:
         return InputMonitor(
             self.robot,
-            FrozenCameraDetector(parameters.camera_frozen_after_s),
-            stop_on_frozen=parameters.on_frozen_camera == 'stop_observations',
+            parameters,
             stamp_ns=sensor_messages.stamp_ns,
             now_ns=lambda: self.get_clock().now().nanoseconds,
             mono_ns=clock.now_ns,
@@ -223,7 +212,7 @@ class EdgeController(SteadyClockNode):
             rate_warnings=lambda chunk_size: chunk_rate_warnings(
                 self._settings.current, self.robot, chunk_size
             ),
-            log=self.get_logger(),
+            logs=self._logs,
         )
 
     def _subscribe_inputs(self) -> None:
@@ -410,7 +399,7 @@ class EdgeController(SteadyClockNode):
             self.get_logger().error(self._output.alarm)
 
     def _change(self, parameters: EdgeParameters) -> None:
-        self._requester.next_settings = wiring.request_settings(parameters, self.robot)
+        self._requester.next_settings = parameters
         self._listener.parameters_changed(parameters)
 
     def _state(self) -> EdgeState:

@@ -12,9 +12,8 @@ from lerobot_serve.cage.start_position import StartPosition
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.edge.control.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.control.controller import Controller
-from lerobot_serve.edge.control.manual_move import ManualMoveDetector
 from lerobot_serve.edge.control.playback import ActionPlayback
-from lerobot_serve.edge.control.pose_tracker import PoseTracker
+from lerobot_serve.edge.control.pose_tracker import ManualMoveDetector, PoseTracker
 from lerobot_serve.edge.control.step import StepSettings
 from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.fallback.ladder import Ladder
@@ -27,7 +26,6 @@ from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.edge.robot.input_topics import input_max_ages_ns, input_topics
-from lerobot_serve.edge.session.settings import RequestSettings
 from lerobot_serve.parameters import ParameterError
 
 # one or two samples may be misread; three cost a tenth of a second at 30 Hz
@@ -42,22 +40,6 @@ def load_robot(path: str | Path) -> RobotDescription:
         return load(Path(path))
     except RobotFileError as error:
         raise ParameterError(str(error)) from error
-
-
-def request_settings(parameters: EdgeParameters, robot: RobotDescription) -> RequestSettings:
-    """Return the request timing and merge settings."""
-    return RequestSettings(
-        step_s=1 / robot.fps,
-        request_threshold_s=parameters.request_threshold_s,
-        request_timeout_s=parameters.request_timeout_s,
-        degraded_after_s=parameters.degraded_after_s,
-        max_offline_s=parameters.max_offline_s,
-        max_action_age_s=parameters.max_action_age_s,
-        append=parameters.merge_mode == 'append',
-        rtc=parameters.rtc,
-        execution_horizon=parameters.execution_horizon,
-        max_consecutive_timeouts=parameters.max_consecutive_timeouts,
-    )
 
 
 def make_controller(
@@ -170,7 +152,7 @@ def check_person_topics(robot: RobotDescription, resolve: Callable[[str], str]) 
     used = {resolve(robot.command.topic): 'the command topic of the robot'}
     inputs = [source.topic for source in robot.state] + [each.topic for each in robot.cameras]
     used |= dict.fromkeys(map(resolve, inputs), 'an input topic of the robot')
-    for topic in (device.topic, *([device.deadman.topic] if device.deadman else [])):
+    for topic in filter(None, (device.topic, device.deadman_topic)):
         if use := used.get(resolve(topic)):
             raise ParameterError(
                 f'robot_file: intervention: topic {topic} is {resolve(topic)}, {use}; use another '

@@ -271,7 +271,7 @@ class RouterCore:
         before, self.parameters = self.parameters, parameters
         author = self.decisions.author
         if self.recorder:
-            self.recorder.parameters(before, parameters, author)
+            self.recorder.changed_parameters(before, parameters, author)
         self.decisions.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
         with self.table.lock:
             self.table.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 import threading
+from typing import NamedTuple
 
 PERIOD_S = 10.0
 KEYS_LIMIT = 256
@@ -17,6 +18,15 @@ KEYS_LIMIT = 256
 OVERFLOW_KEY = 'others'
 
 Log = Callable[[str], object]
+
+
+class Logs(NamedTuple):
+    """The log functions of a node, and its clock."""
+
+    info: Log
+    warning: Log
+    error: Log
+    clock: Callable[[], int]
 
 
 @dataclass(slots=True)

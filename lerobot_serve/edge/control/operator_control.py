@@ -26,8 +26,8 @@ from lerobot_serve.edge.control.authority import (
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve.edge.takeover.takeover import Takeover
 
 STOPPED_TEXT = 'Stop service called'

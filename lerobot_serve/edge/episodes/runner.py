@@ -6,18 +6,55 @@ Runs episodes for the action RunEpisode, one at a time. The executor thread.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 import secrets
 
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.limits import ID_LIMIT, TASK_LIMIT
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.operator_control import OperatorControl
-from lerobot_serve.edge.episodes.active_episode import ActiveEpisode, begin_run
 from lerobot_serve.edge.episodes.outcomes import REPORTED_OUTCOMES, RunOutcome
+from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.edge.session.settings import EpisodeRequest
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EpisodeOutcome
+
+
+@dataclass(slots=True)
+class ActiveEpisode:
+    """One run: counters at its start, and its outcome once known."""
+
+    started_ns: int
+    max_duration_s: float
+    episode_id: str
+    actions_executed: int
+    stalls: int
+    cage_trips: int
+    chunks_accepted: int
+    result: tuple[RunOutcome, str] | None = None
+
+    def end(self, outcome: RunOutcome, text: str) -> None:
+        """Set the outcome; the first one counts. Any thread."""
+        if self.result is None:
+            self.result = outcome, text
+
+    def elapsed_s(self, now_ns: int) -> float:
+        return (now_ns - self.started_ns) / 1e9
+
+    def check(
+        self, now_ns: int, *, state: ConnectionState, reason: str, latched: bool, stopped: bool
+    ) -> tuple[RunOutcome, str] | None:
+        """Return the outcome, None while it runs."""
+        if state == ConnectionState.DEAD:
+            self.end(RunOutcome.DEAD, reason)
+        if latched:
+            self.end(RunOutcome.STOPPED, 'Safety cage latched')
+        if stopped:
+            self.end(RunOutcome.STOPPED, 'Stop service called')
+        if self.max_duration_s and self.elapsed_s(now_ns) >= self.max_duration_s:
+            self.end(RunOutcome.TIMEOUT, f'{self.max_duration_s:g} s elapsed')
+        return self.result
 
 
 class EpisodeRunner:
@@ -57,9 +94,16 @@ class EpisodeRunner:
         # a fresh id, so that an outcome of the previous episode cannot apply to this one
         name = goal.episode_id or f'run-{secrets.token_hex(8)}'
         self._operator.begin_episode(EpisodeRequest(goal.task or self._task(), name))
-        chunks = self._requester.pipeline.status.chunks_accepted
-        self.current = begin_run(
-            self._controller, self._clock(), goal.max_duration_s, name, chunks
+        controller = self._controller
+        controller.oldest_age_ns = 0
+        self.current = ActiveEpisode(
+            self._clock(),
+            goal.max_duration_s,
+            name,
+            controller.actions_executed,
+            controller.stalls,
+            controller.cage_trips,
+            self._requester.pipeline.status.chunks_accepted,
         )
         return self.current
 

@@ -22,8 +22,8 @@ from lerobot_serve.edge.inputs.frame_encoding import (
     encode_frames,
 )
 from lerobot_serve.edge.inputs.history import HistoryStep
-from lerobot_serve.edge.inputs.message_reader import MessageReader
 from lerobot_serve.edge.inputs.monitor import InputMonitor
+from lerobot_serve.edge.inputs.state_reader import MessageReader
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.input_topics import state_input_names

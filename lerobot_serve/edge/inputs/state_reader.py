@@ -1,20 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the state of the robot from the latest inputs. The tick thread."""
+"""Reads the state of the robot from the latest inputs, which a MessageReader opens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from lerobot_serve.arrays import Float64Array
+from lerobot_serve.arrays import Float64Array, FrameArray
+from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.inputs.history import ObservationHistory
 from lerobot_serve.edge.inputs.latest import InputsNotReady, LatestInputs
-from lerobot_serve.edge.inputs.message_reader import MessageReader
-from lerobot_serve.edge.robot.description import RobotDescription
+from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
 from lerobot_serve.edge.robot.input_topics import input_topics, state_input_names
 from lerobot_serve.edge.robot.measurement import measured_values, measuring_indices
+
+
+class MessageReader(Protocol):
+    """
+    Decodes raw input messages; implemented by edge.ros.sensor_messages. Each raises Malformed. Any
+    thread.
+    """
+
+    def state_vector(self, raws: Sequence[bytes], sources: Sequence[StateSource]) -> Float64Array:
+        """Return the concatenated values of all sources, from one message of each."""
+
+    def rgb_frame(self, raw: bytes, camera: CameraInput) -> FrameArray:
+        """Return height x width x channels, RGB."""
+
+    def camera_jpeg(self, raw: bytes, camera: CameraInput) -> Image | None:
+        """Return a camera's own JPEG, None if the frame must be encoded."""
 
 
 class RobotState(NamedTuple):
@@ -32,7 +48,7 @@ class RobotState(NamedTuple):
 
 
 class StateReader:
-    """Decodes the latest state inputs into the state of the robot."""
+    """Decodes the latest state inputs into the state of the robot. The tick thread."""
 
     def __init__(
         self, inputs: LatestInputs, messages: MessageReader, robot: RobotDescription

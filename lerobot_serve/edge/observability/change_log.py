@@ -9,7 +9,7 @@ throttled, see telemetry.log_throttle.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from lerobot_serve.edge.session.connection import (
     ConnectionChange,
@@ -17,7 +17,7 @@ from lerobot_serve.edge.session.connection import (
     ConnectionStatus,
     INITIAL_REASON,
 )
-from lerobot_serve.telemetry.log_throttle import Log, LogThrottle
+from lerobot_serve.telemetry.log_throttle import Log, Logs, LogThrottle
 
 CHANGES_LIMIT = 1000
 # a server that runs is found by then
@@ -27,13 +27,12 @@ WAITING_NS = 3_000_000_000
 class ChangeLog:
     """Any thread calls `changed`, one at a time; the executor thread calls `poll`."""
 
-    def __init__(self, *, info: Log, warning: Log, error: Log, clock: Callable[[], int]) -> None:
-        self._log_info, self._log_warning, self._log_error = info, warning, error
-        self._clock, self._throttle = clock, LogThrottle(clock)
+    def __init__(self, logs: Logs) -> None:
+        self._logs, self._throttle = logs, LogThrottle(logs.clock)
         self._changes: deque[ConnectionChange] = deque(maxlen=CHANGES_LIMIT)
         # of the last poll; the first one already finds what went wrong at the start
         self._reason = INITIAL_REASON
-        self._begin_ns: int | None = clock()
+        self._begin_ns: int | None = logs.clock()
 
     def changed(self, change: ConnectionChange) -> None:
         """Deposit a change; does not block."""
@@ -57,12 +56,9 @@ class ChangeLog:
 
     def _level(self, state: ConnectionState) -> Log:
         if state == ConnectionState.DEAD:
-            return self._log_error
-        return (
-            self._log_info
-            if state in (ConnectionState.STREAMING, ConnectionState.CONNECTING)
-            else self._log_warning
-        )
+            return self._logs.error
+        is_good = state in (ConnectionState.STREAMING, ConnectionState.CONNECTING)
+        return self._logs.info if is_good else self._logs.warning
 
     def _log_waiting(self, status: ConnectionStatus, servers: Sequence[str]) -> None:
         """Log once that nothing is found; a session that opens is logged by its change."""
@@ -70,16 +66,16 @@ class ChangeLog:
             return
         if status.reason != INITIAL_REASON:
             self._begin_ns = None
-        elif self._clock() - self._begin_ns >= WAITING_NS:
+        elif self._logs.clock() - self._begin_ns >= WAITING_NS:
             self._begin_ns = None
-            self._log_info(f'waiting for {", ".join(servers)}')
+            self._logs.info(f'waiting for {", ".join(servers)}')
 
     def _log_reason(self, status: ConnectionStatus) -> None:
         """Log a changed reason while there is no session and the state stays."""
         waits = status.state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
         if waits and status.reason != self._reason:
             text = f'{status.state.name}: {status.reason}'
-            self._throttle.emit(self._log_warning, status.reason, text)
+            self._throttle.emit(self._logs.warning, status.reason, text)
 
 
 class StandingReasonLog:
@@ -106,9 +102,8 @@ class StandingReasonLog:
 class LatchLog:
     """Logs that the safety cage latches, and that it is reset. The executor thread."""
 
-    def __init__(self, *, error: Log, info: Log) -> None:
-        self._log_error, self._log_info = error, info
-        self._is_latched = False
+    def __init__(self, logs: Logs) -> None:
+        self._logs, self._is_latched = logs, False
 
     def poll(self, reason: str) -> None:
         """Process why the cage is latched, empty if it is not."""
@@ -116,9 +111,9 @@ class LatchLog:
             return
         self._is_latched = bool(reason)
         if reason:
-            self._log_error(
+            self._logs.error(
                 f'Safety cage latched ({reason}); the robot comes to rest and stays there. Fix '
                 'the cause, then call ~/reset_cage'
             )
         else:
-            self._log_info('Safety cage reset')
+            self._logs.info('Safety cage reset')

@@ -9,10 +9,9 @@ Plain; the executor thread polls, some times in a second.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TypedDict
+from collections.abc import Iterable
 
-from lerobot_serve.telemetry.log_throttle import Log, PERIOD_S
+from lerobot_serve.telemetry.log_throttle import Logs, PERIOD_S
 
 # caused by an operator, or part of the normal work of a router
 EXPECTED_REASONS = {'cleared_action', 'policy_changed'}
@@ -24,20 +23,11 @@ CHANGE = 2
 FRESH_S = 5.0
 
 
-class Logs(TypedDict):
-    """Where both logs write, and their clock."""
-
-    info: Log
-    warning: Log
-    clock: Callable[[], int]
-
-
 class ProblemLog:
     """Counts are since start, by name."""
 
-    def __init__(self, *, info: Log, warning: Log, clock: Callable[[], int]) -> None:
-        self._log_info, self._log_warning, self._clock = info, warning, clock
-        self._begin_ns = clock()
+    def __init__(self, logs: Logs) -> None:
+        self._logs, self._begin_ns = logs, logs.clock()
         # at the begin of the period
         self._counted: Counter[str] = Counter()
         self._steps = 0
@@ -54,8 +44,8 @@ class ProblemLog:
         if new:
             self._logged_counts.update(new)
             self._counted.update(new)
-            self._log_warning(f'dropped or failed: {_listed(new)}')
-        now_ns = self._clock()
+            self._logs.warning(f'dropped or failed: {_listed(new)}')
+        now_ns = self._logs.clock()
         if now_ns - self._begin_ns < 1e9 * PERIOD_S:
             return
         self._log_counts(counts - self._counted)
@@ -74,7 +64,7 @@ class ProblemLog:
                 self._logged_counts[name] = max(1, now)
         if changed:
             text = f'dropped or failed in the last {PERIOD_S:g} s: {_listed(changed)}'
-            self._log_warning(text)
+            self._logs.warning(text)
 
     def _log_shares(self, in_steps: Counter[str], steps: int) -> None:
         for name, count in sorted(in_steps.items()):
@@ -82,10 +72,10 @@ class ProblemLog:
             logged = self._logged_shares.get(name, 0.0)
             if share < SHARE_MIN:
                 if self._logged_shares.pop(name, 0.0):
-                    self._log_info(f'{name}: below {SHARE_MIN:.0%} of the control steps again')
+                    self._logs.info(f'{name}: below {SHARE_MIN:.0%} of the control steps again')
             elif share >= CHANGE * logged or share * CHANGE <= logged:
                 self._logged_shares[name] = share
-                self._log_warning(
+                self._logs.warning(
                     f'{name}: {share:.0%} of the control steps of the last {PERIOD_S:g} s, '
                     f'{logged:.0%} before'
                 )
@@ -94,8 +84,8 @@ class ProblemLog:
 class StateLog:
     """Logs that commands are held without a known state of the robot, and the end of that."""
 
-    def __init__(self, *, info: Log, warning: Log, clock: Callable[[], int]) -> None:
-        self._log_info, self._log_warning, self._clock = info, warning, clock
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
         self._held, self._held_ns = 0, 0
         # of the loss of now: when it began, and the commands held before it
         self._lost: tuple[int, int] | None = None
@@ -105,17 +95,19 @@ class StateLog:
         `unknown` is why the state is not known now, empty if it is, `last_unknown` why it was not
         the last time; `held` the commands that were held for it since start.
         """
-        now_ns, before = self._clock(), self._held
+        now_ns, before = self._logs.clock(), self._held
         if held > before:
             self._held, self._held_ns = held, now_ns
             if self._lost is None:
                 self._lost = now_ns, before
                 why = unknown or last_unknown
-                self._log_warning(f'commands are held, the state of the robot is not known: {why}')
+                self._logs.warning(
+                    f'commands are held, the state of the robot is not known: {why}'
+                )
         elif self._lost and not unknown and now_ns - self._held_ns >= 1e9 * FRESH_S:
             begin_ns, first = self._lost
             self._lost = None
-            self._log_info(
+            self._logs.info(
                 f'the state of the robot is known again: {held - first} commands were held in '
                 f'{(self._held_ns - begin_ns) / 1e9:.1f} s'
             )

@@ -8,17 +8,20 @@ changes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
 from lerobot_serve.cage.result import Verdict
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import RecordIds, TraceRecord
+from lerobot_serve.trace.format.redaction import Redaction
+from lerobot_serve.trace.writing.recorder import FULL, Recorder
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 VERDICTS = tuple(verdict.name.lower() for verdict in Verdict)
@@ -37,17 +40,24 @@ class PreviousStep:
     cause: str = ''
 
 
-class StepRecorder:
+class StepRecorder(Recorder, EdgeListener):
     """Writes a record for each command and change."""
 
-    def __init__(self, writer: TraceWriter, client_id: str) -> None:
-        self._writer, self._robot = writer, RecordIds(client_id)
+    def __init__(
+        self,
+        writer: TraceWriter,
+        clock: Callable[[], int],
+        redaction: Redaction = FULL,
+        *,
+        client_id: str,
+    ) -> None:
+        super().__init__(writer, clock, redaction, RecordIds(client_id))
         self._seen = PreviousStep()
         # source of the last executed row; many rows share it
         self._source: ChunkSource | None = None
-        self._request = self._robot
+        self._request = self.ids
 
-    def record(
+    def step_finished(
         self,
         now_ns: int,
         control_step: int,
@@ -55,25 +65,25 @@ class StepRecorder:
         controller: Controller,
         authority: ControlAuthority,
     ) -> None:
-        """Record a step; see EdgeListener.step_finished."""
         seen = self._seen
         if executed:
-            self._writer.write(self._command(now_ns, control_step, executed))
+            self.writer.write(self._command(now_ns, control_step, executed))
             if executed.judgement.cause != seen.cause:
                 self._trip(now_ns, executed)
         if controller.rung is not seen.rung:
-            self._state(now_ns, 'rung', seen.rung, controller.rung, controller.rung_reason)
+            why = controller.rung_reason
+            self.state('rung', seen.rung, controller.rung, why, now_ns=now_ns)
             seen.rung = controller.rung
         if authority is not seen.authority:
             before = seen.authority or 'none'
-            self._state(now_ns, 'control_authority', before, authority)
+            self.state('control_authority', before, authority, now_ns=now_ns)
             seen.authority = authority
         if controller.latched is not seen.latched:
             seen.latched = controller.latched
             self._latch(now_ns, executed)
         if controller.stalls != seen.stalls:
             seen.stalls = controller.stalls
-            self._incident(now_ns, 'stalled', controller.rung_reason)
+            self.incident('stalled', controller.rung_reason, now_ns=now_ns)
 
     def _command(self, now_ns: int, control_step: int, executed: ExecutedStep) -> TraceRecord:
         planned, decision, judgement = executed.planned, executed.decision, executed.judgement
@@ -95,11 +105,11 @@ class StepRecorder:
 
     def _ids(self, executed: ExecutedStep) -> RecordIds:
         if executed.planned is None:
-            return self._robot
+            return self.ids
         source = executed.planned.source
         if source is not self._source:
             named = source.session_epoch, source.seq, source.episode_id
-            self._source, self._request = source, RecordIds(self._robot.client_id, *named)
+            self._source, self._request = source, RecordIds(self.ids.client_id, *named)
         return self._request
 
     def _trip(self, now_ns: int, executed: ExecutedStep) -> None:
@@ -107,35 +117,17 @@ class StepRecorder:
         before, self._seen.cause = self._seen.cause, executed.judgement.cause
         ids, why = self._ids(executed), executed.judgement.reason
         if executed.judgement.cause == NOT_FINITE:
-            self._incident(now_ns, 'action_not_finite', why, ids)
+            self.incident('action_not_finite', why, ids=ids, now_ns=now_ns)
         elif not before:
-            self._incident(now_ns, 'cage_trip', why, ids)
+            self.incident('cage_trip', why, ids=ids, now_ns=now_ns)
 
     def _latch(self, now_ns: int, executed: ExecutedStep | None) -> None:
         if not self._seen.latched:
-            self._state(now_ns, 'cage', 'latched', 'active', 'reset by operator')
+            self.state('cage', 'latched', 'active', 'reset by operator', now_ns=now_ns)
             return
         why = executed.judgement.reason if executed else ''
-        self._state(now_ns, 'cage', 'active', 'latched', why)
-        self._incident(now_ns, 'cage_latched', why)
-
-    def _state(
-        self, now_ns: int, part: str, before: str | Enum, after: str | Enum, why: str = ''
-    ) -> None:
-        self._writer.write(
-            records.StateRecord(
-                now_ns,
-                *self._robot.fields(),
-                component=part,
-                before=records.enum_name(before),
-                after=records.enum_name(after),
-                reason=why,
-            )
-        )
-
-    def _incident(self, now_ns: int, name: str, why: str, ids: RecordIds | None = None) -> None:
-        fields = (ids or self._robot).fields()
-        self._writer.write(records.IncidentRecord(now_ns, *fields, name=name, reason=why))
+        self.state('cage', 'active', 'latched', why, now_ns=now_ns)
+        self.incident('cage_latched', why, now_ns=now_ns)
 
 
 def reason(executed: ExecutedStep) -> str:

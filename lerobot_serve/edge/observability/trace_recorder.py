@@ -7,11 +7,9 @@ Each thread deposits records of its own work; EdgeListener names the calling thr
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 import json
-import threading
 from typing import Any
 
 import numpy as np
@@ -21,11 +19,7 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.schema import Flag
-from lerobot_serve.edge.control.authority import ControlAuthority
-from lerobot_serve.edge.control.controller import Controller
-from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.episodes.outcomes import EpisodeRecord, OutcomeRegistry, RunOutcome
-from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.observability.step_recorder import NOT_FINITE, StepRecorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.description import RobotDescription
@@ -54,8 +48,8 @@ class SentRequest:
     images: tuple[Image, ...]
 
 
-class EdgeTraceRecorder(EdgeListener):
-    """Records one run of the node; `run` is the body of the writer thread."""
+class EdgeTraceRecorder(StepRecorder):
+    """Records one run of the node."""
 
     def __init__(
         self,
@@ -66,33 +60,12 @@ class EdgeTraceRecorder(EdgeListener):
         client_id: str,
         clock: Callable[[], int],
     ) -> None:
-        self.writer, self._clock = writer, clock
-        self._robot, self._redaction = RecordIds(client_id), redaction
+        super().__init__(writer, clock, redaction, client_id=client_id)
         self._parameters = parameters
-        self._steps = StepRecorder(writer, client_id)
         self._sent: SentRequest | None = None
         # slot and policy of the last reply
         self._replying = '', ''
         self._outcomes = OutcomeRegistry()
-        self._totals: Counter[str] = Counter()
-        self._dropping = threading.Lock()
-
-    def run(
-        self,
-        stop: threading.Event,
-        others: Iterable[threading.Thread],
-        totals: Callable[[], Counter[str]],
-    ) -> None:
-        """
-        Write until `stop` is set and the `others` have ended, then close the trace.
-
-        `totals` returns the drops since start, by reason.
-        """
-        self.writer.run(stop)
-        for thread in others:
-            thread.join(JOIN_S)
-        self.dropped(totals())
-        self.writer.close()
 
     # requests
 
@@ -102,7 +75,7 @@ class EdgeTraceRecorder(EdgeListener):
             'server': server,
             'request_bytes': request_bytes,
             'prefix_policy': request.prefix_policy if len(request.prefix_robot) else '',
-            'task': self._redaction.task(request.task),
+            'task': self.redaction.task(request.task),
         }
         header = request.header
         repeated = repeated_rows(request)
@@ -112,11 +85,9 @@ class EdgeTraceRecorder(EdgeListener):
 
     def ended(self, end: RequestEnd) -> None:
         request, chunk = end.request, end.chunk
+        header = request.header
         ids = RecordIds(
-            self._robot.client_id,
-            request.header.session_epoch,
-            request.header.seq,
-            request.episode_id,
+            self.ids.client_id, header.session_epoch, header.seq, request.episode_id
         )
         sent = self._take(ids)
         fields = sent.fields if sent else {}
@@ -134,9 +105,9 @@ class EdgeTraceRecorder(EdgeListener):
             later=self._pictures(sent.images) if sent and sent.images else None,
             **fields,
         )
-        self.writer.write(made)
+        self.write(made)
         if end.status == NOT_FINITE:
-            self._incident(end.at_ns, 'chunk_not_finite', end.reason, ids)
+            self.incident('chunk_not_finite', end.reason, ids=ids, now_ns=end.at_ns)
         if chunk and end.status == OK:
             self._record_reply(end.at_ns, request.episode_id, chunk)
 
@@ -149,61 +120,26 @@ class EdgeTraceRecorder(EdgeListener):
     def _pictures(self, images: tuple[Image, ...]) -> DeferredFields:
         """Return the images as fields that the writer thread encodes."""
         size = sum(_byte_count(image.data) for image in images)
-        return DeferredFields(lambda: {'images': self._redaction.image_records(images)}, size)
+        return DeferredFields(lambda: {'images': self.redaction.image_records(images)}, size)
 
     def _record_reply(self, now_ns: int, episode_id: str, chunk: Chunk) -> None:
         self._outcomes.record_reply(episode_id, chunk.slot, chunk.policy)
         if (chunk.slot, chunk.policy) != self._replying:
             self._replying = chunk.slot, chunk.policy
             known = [records.policy(chunk.slot, chunk.policy)] if chunk.policy else []
-            self.writer.write(records.PoliciesRecord(now_ns, policies=known))
-
-    # commands
-
-    def step_finished(
-        self,
-        now_ns: int,
-        control_step: int,
-        executed: ExecutedStep | None,
-        controller: Controller,
-        authority: ControlAuthority,
-    ) -> None:
-        self._steps.record(now_ns, control_step, executed, controller, authority)
+            self.write(records.PoliciesRecord(now_ns, policies=known))
 
     # all else
 
     def changed(self, change: ConnectionChange) -> None:
-        why = change.reason
-        self.writer.write(
-            records.StateRecord(
-                change.at_ns,
-                *self._robot.fields(),
-                component='connection',
-                before=enum_name(change.before),
-                after=enum_name(change.after),
-                reason=why,
-            )
-        )
+        why, at_ns = change.reason, change.at_ns
+        self.state('connection', change.before, change.after, why, now_ns=at_ns)
         if change.after is ConnectionState.DEAD:
-            self._incident(change.at_ns, 'dead', why, self._robot)
-
-    def dropped(self, totals: Counter[str]) -> None:
-        # the timer and the end of the run may call concurrently
-        with self._dropping:
-            new, self._totals = totals - self._totals, totals | self._totals
-        for reason, count in sorted(new.items()):
-            ids = self._robot.fields()
-            self.writer.write(records.DropRecord(self._clock(), *ids, reason=reason, count=count))
+            self.incident('dead', why, now_ns=at_ns)
 
     def parameters_changed(self, parameters: EdgeParameters) -> None:
-        before, after = asdict(self._parameters), asdict(parameters)
-        self._parameters = parameters
-        for name in after:
-            if before[name] != after[name]:
-                old, new = (self._redaction.value(name, each[name]) for each in (before, after))
-                self.writer.write(
-                    records.ParameterRecord(self._clock(), name=name, old=old, new=new)
-                )
+        before, self._parameters = self._parameters, parameters
+        self.changed_parameters(before, parameters)
 
     def outcome_received(self, episode_id: str, outcome: int, text: str) -> None:
         self._outcome(episode_id, self._outcomes.record_outcome(episode_id, outcome), text)
@@ -213,10 +149,10 @@ class EdgeTraceRecorder(EdgeListener):
 
     def _outcome(self, episode_id: str, news: EpisodeRecord | None, why: str) -> None:
         if news:
-            ids = RecordIds(self._robot.client_id, episode_id=episode_id)
-            self.writer.write(
+            ids = RecordIds(self.ids.client_id, episode_id=episode_id)
+            self.write(
                 records.OutcomeRecord(
-                    self._clock(),
+                    self.clock(),
                     *ids.fields(),
                     outcome=enum_name(news.outcome),
                     slot=news.slot,
@@ -224,9 +160,6 @@ class EdgeTraceRecorder(EdgeListener):
                     reason=why,
                 )
             )
-
-    def _incident(self, now_ns: int, name: str, why: str, ids: RecordIds) -> None:
-        self.writer.write(records.IncidentRecord(now_ns, *ids.fields(), name=name, reason=why))
 
 
 def _byte_count(data: Uint8Array | bytes) -> int:

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
-from lerobot_serve.edge.robot.file_format import JOINT_STATE, RobotFileError
-from lerobot_serve.edge.robot.intervention import check_intervention
+from lerobot_serve.edge.robot.file_format import (
+    InterventionInput,
+    JOINT_STATE,
+    JOY,
+    RobotFileError,
+)
 from lerobot_serve.edge.robot.measurement import measuring_indices
 from lerobot_serve.edge.robot.units import KINDS, RATES
 from lerobot_serve.parameters import closest_name
@@ -31,7 +36,7 @@ def check_robot(robot: RobotDescription, place: str) -> None:
     if robot.intervention:
         inputs = {source.topic: source.type for source in robot.state}
         inputs |= {camera.topic: camera.type for camera in robot.cameras}
-        check_intervention(
+        _check_intervention(
             robot.intervention,
             robot.actions,
             inputs,
@@ -191,3 +196,45 @@ def _check_same_unit(robot: RobotDescription, action: str, state: str, place: st
             f'{place}: {action} has {names[0]} and the state {state} that measures it has '
             f'{names[1]}; give both the same unit of the robot'
         )
+
+
+def _check_intervention(
+    device: InterventionInput,
+    actions: tuple[ActionLimit, ...],
+    inputs: dict[str, str],
+    command_topic: str,
+    place: str,
+) -> None:
+    """
+    Check a device against its robot; `inputs` has the types of the other input topics. Raises
+    RobotFileError.
+    """
+    for topic in filter(None, (device.topic, device.deadman_topic)):
+        if topic == command_topic:
+            raise RobotFileError(
+                f'{place}: topic {topic} is the command topic of the robot; use another one: the '
+                'edge controller passes on what a person commands'
+            )
+        if topic in inputs:
+            raise RobotFileError(
+                f'{place}: topic {topic} is also a state or camera topic; a person needs a topic '
+                'of their own'
+            )
+    if device.deadman_topic == device.topic and device.type != JOY:
+        raise RobotFileError(
+            f'{place}: deadman: topic {device.topic} has the type {device.type}; a deadman is a '
+            f'button of {JOY}'
+        )
+    if device.type == JOY:
+        _check_axes(device, (action.name for action in actions), place)
+    elif refusal := COMMAND_TYPES[device.type](actions):
+        raise RobotFileError(f'{place}: {device.type} {refusal}')
+
+
+def _check_axes(device: InterventionInput, actions: Iterable[str], place: str) -> None:
+    known = tuple(actions)
+    for name in device.axes:
+        if name not in known:
+            raise RobotFileError(
+                f'{place}: axes: no action {name!r}; there are {", ".join(known)}'
+            )

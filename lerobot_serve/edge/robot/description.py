@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lerobot_serve.cage.description import ActionLimit, Interlock
-from lerobot_serve.edge.robot.intervention import InterventionInput
+from lerobot_serve.edge.robot.file_format import InterventionInput
 from lerobot_serve.edge.robot.units import UnitConversion, UnitConversions
 
 

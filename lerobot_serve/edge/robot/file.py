@@ -41,7 +41,6 @@ from lerobot_serve.edge.robot.file_format import (
     Values,
     VelocityAction,
 )
-from lerobot_serve.edge.robot.intervention import device_of
 from lerobot_serve.edge.robot.units import convert_between, UnitConversion
 from lerobot_serve.edge.robot.urdf import JointLimit
 from lerobot_serve.files import load as files
@@ -96,7 +95,7 @@ def parse(content: Any, place: str, folder: Path = Path()) -> RobotDescription:
         safe_pose=_safe_pose(given, f'{place}: safe_pose'),
         rename_map=given.rename_map,
         units={name: _unit(each, f'{place}: units: {name}') for name, each in given.units.items()},
-        intervention=device_of(given.intervention) if given.intervention else None,
+        intervention=given.intervention or None,
     )
     checks.check_robot(robot, place)
     return robot

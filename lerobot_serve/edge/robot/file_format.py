@@ -148,27 +148,27 @@ class Camera(Record, frozen=True, kw_only=True):
     max_stamp_age_s: Age = 0.0
 
 
-class PositionAction(Record, frozen=True, kw_only=True, tag_field='motion', tag='position'):
-    """Limits of a position; with the limits of a URDF, only what is narrower."""
+class Action(Record, frozen=True, kw_only=True):
+    """Limits of any action; with the limits of a URDF, only what is narrower."""
 
     joint: Name
     limits: Limits | UnsetType = UNSET
     min: Value | UnsetType = UNSET
     max: Value | UnsetType = UNSET
     max_step: float | UnsetType = UNSET
+
+
+class PositionAction(Action, frozen=True, kw_only=True, tag_field='motion', tag='position'):
+    """Limits of a position."""
+
     max_velocity: Rate | UnsetType = UNSET
     max_acceleration: Rate | UnsetType = UNSET
     max_lead: Rate | UnsetType = UNSET
 
 
-class VelocityAction(Record, frozen=True, kw_only=True, tag_field='motion', tag='velocity'):
+class VelocityAction(Action, frozen=True, kw_only=True, tag_field='motion', tag='velocity'):
     """Limits of a velocity."""
 
-    joint: Name
-    limits: Limits | UnsetType = UNSET
-    min: Value | UnsetType = UNSET
-    max: Value | UnsetType = UNSET
-    max_step: float | UnsetType = UNSET
     max_acceleration: Rate | UnsetType = UNSET
 
 
@@ -226,10 +226,10 @@ class Deadman(Record, frozen=True):
     """A button of a sensor_msgs/Joy that must be held; without topic, of the device itself."""
 
     button: Annotated[int, Meta(ge=0, le=63)]
-    topic: Topic | UnsetType = UNSET
+    topic: Topic = ''
 
 
-class Axis(Record, frozen=True):
+class JoyAxis(Record, frozen=True):
     """An axis that moves an action: `scale` per second at full deflection."""
 
     axis: Annotated[int, Meta(ge=0, le=63)]
@@ -244,7 +244,7 @@ class Axis(Record, frozen=True):
     ]
 
 
-class Device(Record, frozen=True):
+class InterventionInput(Record, frozen=True):
     """
     The device of a person, who takes over with it:
 
@@ -262,17 +262,21 @@ class Device(Record, frozen=True):
     type: Annotated[str, one_of(*DEVICE_TYPES)] = DEVICE_TYPE
     timeout_s: Annotated[float, Meta(ge=0.01, le=2.0)] = 0.2
     deadman: Deadman | UnsetType = UNSET
-    axes: (
-        Annotated[dict[Name, Axis], Meta(min_length=1, description='a mapping of actions to axes')]
-        | UnsetType
-    ) = UNSET
+    axes: Annotated[
+        dict[Name, JoyAxis], Meta(min_length=1, description='a mapping of actions to axes')
+    ] = {}
 
     def __post_init__(self) -> None:
-        if (self.type == JOY) != (self.axes is not UNSET):
+        if (self.type == JOY) != bool(self.axes):
             missing = 'is missing' if self.type == JOY else f'is of {JOY}, and this is {self.type}'
             raise ValueError(f'axes {missing}')
         if self.deadman and not self.deadman.topic and self.type != JOY:
             raise ValueError(f'deadman: topic is missing: {self.topic} is of {self.type}')
+
+    @property
+    def deadman_topic(self) -> str:
+        """The topic of the deadman, empty without one."""
+        return (self.deadman.topic or self.topic) if self.deadman else ''
 
 
 class RobotFile(Record, frozen=True, kw_only=True):
@@ -307,7 +311,7 @@ class RobotFile(Record, frozen=True, kw_only=True):
     units: dict[Name, Unit] = {}
     urdf: Name | UnsetType = UNSET
     limits: Limits = 'file'
-    intervention: Device | UnsetType = UNSET
+    intervention: InterventionInput | UnsetType = UNSET
 
 
 def normalized(content: Any) -> Any:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The output to the robot: commands, their records and the stop service; and the guard against a
-second edge controller on the command topic.
+second edge controller on the command topic, which the ROS graph shows with its ticks.
 
 The tick thread sends, the executor thread checks for other edges.
 """
@@ -14,6 +14,8 @@ import threading
 import time
 
 from rclpy.node import Node
+from rclpy.publisher import Publisher
+from rclpy.subscription import Subscription
 
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.edge.control import command_conflict
@@ -27,11 +29,73 @@ from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.observability import reports
 from lerobot_serve.edge.robot.command_messages import command_message, COMMAND_MESSAGES
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.ros.command_publishers import CommandTopicPublishers
 from lerobot_serve.edge.ros.stop_service import StopService
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
-from lerobot_serve_interfaces.msg import ExecutedAction
+from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
+
+Gid = tuple[int, ...]
+
+# discovery time of nodes on one machine
+DISCOVERY_S = 0.5
+POLL_S = 0.02
+# topic that every edge controller publishes beside its commands
+EDGE_TOPIC, STATE = 'executed_action', 'state'
+
+
+class CommandTopicPublishers:
+    """Publishers of one topic. `own` is the gid of this node's publisher, () without one."""
+
+    def __init__(self, node: Node, topic: str) -> None:
+        """Find the publishers of `topic`, its full name."""
+        self._node, self.topic = node, topic
+        self.own: Gid = ()
+        self._ages: dict[str, int] = {}
+        self._states: dict[str, Subscription] = {}
+
+    def create(self, create: Callable[[], Publisher]) -> Publisher:
+        """Create this node's publisher of the topic with `create`, and record its gid."""
+        # another process may have the same name
+        before = {gid for _, gid in self._found()}
+        publisher = create()
+        name = self._node.get_fully_qualified_name()
+        own = [gid for node, gid in self._found() if node == name and gid not in before]
+        self.own = own[0] if own else ()
+        return publisher
+
+    def edges(self) -> list[OtherPublisher]:
+        """Return the other edge controllers found so far. Executor thread."""
+        others = [(node, gid) for node, gid in self._found() if gid != self.own]
+        edges = [each for each in others if self._node.count_publishers(f'{each[0]}/{EDGE_TOPIC}')]
+        self._listen_to({node for node, _ in edges})
+        return [OtherPublisher(node, gid, self._ages.get(node)) for node, gid in edges]
+
+    def _listen_to(self, names: set[str]) -> None:
+        """Subscribe to the states of exactly these edges."""
+        for name in self._states.keys() - names:
+            self._node.destroy_subscription(self._states.pop(name))
+            self._ages.pop(name, None)
+        for name in names - self._states.keys() - {self._node.get_fully_qualified_name()}:
+            self._states[name] = self._node.create_subscription(
+                EdgeState, f'{name}/{STATE}', partial(self._on_state, name), qos.STATE
+            )
+
+    def _on_state(self, name: str, message: EdgeState) -> None:
+        # missed control steps of a stopped process count towards its age
+        self._ages[name] = message.control_steps + message.control_steps_missed
+
+    def wait_for_other_edges(self) -> list[OtherPublisher]:
+        """Return `edges`, after the discovery time."""
+        deadline = time.monotonic() + DISCOVERY_S
+        while not (edges := self.edges()) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return edges
+
+    def _found(self) -> list[tuple[str, Gid]]:
+        return [
+            (f'{info.node_namespace.rstrip("/")}/{info.node_name}', tuple(info.endpoint_gid))
+            for info in self._node.get_publishers_info_by_topic(self.topic)
+        ]
 
 
 class RobotCommands:
@@ -58,7 +122,7 @@ class RobotCommands:
         topic = node.resolve_topic_name(robot.command.topic)
         self._publishers = CommandTopicPublishers(node, topic)
         # checked before this node has a publisher, so that a running edge does not react
-        edges = [OtherPublisher(*each) for each in self._publishers.wait_for_other_edges()]
+        edges = self._publishers.wait_for_other_edges()
         if refusal := command_conflict.start_refusal(topic, edges):
             raise UserError(refusal)
         self._commands = self._publishers.create(
@@ -142,7 +206,7 @@ class RobotCommands:
         Check for other edges; return whether this edge, `age_steps` control steps old, must pause.
         Raises UserError after it has yielded to an older one.
         """
-        edges = [OtherPublisher(*each) for each in self._publishers.edges()]
+        edges = self._publishers.edges()
         own = OwnAge(age_steps, self._has_commanded)
         action = self._conflict.update(edges, own, time.monotonic_ns())
         if action is ConflictAction.EXIT:

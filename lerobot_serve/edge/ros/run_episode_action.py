@@ -7,13 +7,12 @@ The executor accepts goals and polls the run while there is one; a coroutine wai
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from rclpy.action import CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 
+from lerobot_serve.edge.episodes.runner import EpisodeRunner
 from lerobot_serve.ros.contract.predict_chunk_action import wait_for_executor
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer
@@ -24,20 +23,6 @@ SUCCEEDED, CANCELLED = 5, 2
 RESULT_KEPT_S = 60
 # a run ends so long after its outcome, its time or a stop at the latest
 POLL_PERIOD_S = 0.05
-
-
-class EpisodeRunner(Protocol):
-    """Runner of episodes; the executor thread calls it."""
-
-    def refusal(self, goal: RunEpisode.Goal) -> str: ...
-
-    def begin(self, goal: RunEpisode.Goal) -> object: ...
-
-    def cancel(self) -> None: ...
-
-    def poll(self) -> RunEpisode.Result | None: ...
-
-    def feedback(self) -> RunEpisode.Feedback: ...
 
 
 class RunEpisodeAction:

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open the links to the servers of a robot, as its parameters name them."""
+"""
+Open the links to the servers of a robot, as its parameters name them; and the link over ROS 2:
+services and topics, and one reply topic for each server.
+
+A robot with several servers has a writer on each topic, so a lost writer identifies its server.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,86 @@ import threading
 from rclpy.node import Node
 
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.ros.ros_link import RosServerLink
+from lerobot_serve.edge.session.servers.liveliness import Loss
 from lerobot_serve.edge.session.transport.server_link import (
     ReplyCallbacks,
     ServerLink,
     ServerLinks,
 )
+from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract import service_bytes
+from lerobot_serve.ros.contract.session_client import SessionClient
+from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.ros.topics.dedicated_subscription import (
+    DedicatedSubscriptions,
+    LivelinessStatus,
+)
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
+from lerobot_serve_interfaces.msg import ActionChunk
+
+REPLY_TOPIC = '~/action_chunk'
+
+
+class RosServerLink:
+    """
+    Built by the thread that builds the node; `run` is the body of a thread, which `wake` ends
+    together with `stop`.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        servers: tuple[str, ...],
+        callbacks: ReplyCallbacks,
+        *,
+        lifespan_s: float,
+        stop: threading.Event,
+    ) -> None:
+        self.clients = {
+            server: SessionClient(node, server, lifespan_s=lifespan_s, stop=stop)
+            for server in servers
+        }
+        self._callbacks = callbacks
+        self._subscriptions = DedicatedSubscriptions(node, ActionChunk, {}, qos.ACTION_CHUNK)
+        self._topics = dict(zip(servers, _topics(len(servers)), strict=True))
+        self._names = {s: node.resolve_topic_name(topic) for s, topic in self._topics.items()}
+        for server, topic in self._topics.items():
+            self._subscriptions.add(topic, qos.ACTION_CHUNK, callbacks.on_chunk)
+            self._subscriptions.watch_liveliness(topic, partial(self._on_liveliness, server))
+            self._subscriptions.add(
+                f'{server}/{NO_SESSION_TOPIC}', qos.NO_SESSION, callbacks.on_no_session
+            )
+
+    def reply_topic(self, server: str, session_epoch: int) -> str:
+        """Return the full name of the reply topic of this server, the same for each session."""
+        return self._names[server]
+
+    def publisher_count(self, server: str) -> int:
+        """
+        Return how many writers of this server are connected, those without liveliness included.
+        """
+        return self._subscriptions.publisher_count(self._topics[server])
+
+    def _on_liveliness(self, server: str, now: LivelinessStatus) -> None:
+        loss = Loss.EXPIRED if now.not_alive_change > 0 else Loss.CLOSED
+        self._callbacks.on_presence(server, now.alive, now.alive_change, loss)
+
+    def run(self, stop: threading.Event) -> None:
+        """Dispatch messages until `stop` is set and `wake` was called."""
+        self._subscriptions.run(stop)
+
+    def wake(self) -> None:
+        self._subscriptions.wake()
+
+    def close(self) -> None:
+        """Destroy the subscriptions; call it once `run` has returned."""
+        self._subscriptions.close()
+
+
+def _topics(count: int) -> list[str]:
+    """Return the preferred server's topic, then a numbered one for each other server."""
+    return [REPLY_TOPIC, *(f'{REPLY_TOPIC}_{number}' for number in range(2, count + 1))]
 
 
 def open_server_links(

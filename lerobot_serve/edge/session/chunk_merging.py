@@ -14,11 +14,11 @@ import math
 
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.schema import Flag
+from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.robot.units import SAME_UNITS, UnitConversions
 from lerobot_serve.edge.session.agreement import check_reply
-from lerobot_serve.edge.session.settings import RequestSettings
 from lerobot_serve.edge.session.tracker import PendingRequest
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
 
@@ -28,8 +28,8 @@ MAX_DECLARED = 16
 
 class ChunkMerger:
     """
-    Merges the chunks of one robot with `action_count` actions. Any thread may call `clear`;
-    `units` are those of the actions.
+    Merges the chunks of one robot with `action_count` actions, one each `step_s`. Any thread may
+    call `clear`; `units` are those of the actions.
     """
 
     def __init__(
@@ -37,10 +37,12 @@ class ChunkMerger:
         queue: ActionQueue,
         action_count: int,
         *,
+        step_s: float,
         units: UnitConversions = SAME_UNITS,
         latency: LatencyTracker | None = None,
     ) -> None:
         self._queue, self._columns, self._units = queue, action_count, units
+        self.step_s = step_s
         self._latency = latency or LatencyTracker()
         self._server, self._agreement = '', SessionAgreement(0)
         # policies that the server has changed to in this session
@@ -56,28 +58,28 @@ class ChunkMerger:
         """Clear the queue; chunks requested before are refused."""
         self._queue.clear(ends_episode=ends_episode)
 
-    def playable_s(self, now_ns: int, settings: RequestSettings) -> float:
+    def playable_s(self, now_ns: int, settings: EdgeParameters) -> float:
         """Return how long the queue lasts without stale actions [s]."""
         max_age_ns = int(settings.max_action_age_s * 1e9)
-        return self._queue.playable_s(now_ns, settings.step_s, max_age_ns)
+        return self._queue.playable_s(now_ns, self.step_s, max_age_ns)
 
-    def prefix(self, settings: RequestSettings) -> Leftover:
+    def prefix(self, settings: EdgeParameters) -> Leftover:
         """Return the prefix for the next chunk, empty without RTC."""
         if not self._has_rtc(settings):
             return Leftover(self._queue.mark())
         limit = self._agreement.chunk_size
         return self._queue.leftover(min(settings.execution_horizon or limit, limit))
 
-    def continues_prefix(self, settings: RequestSettings, prefix: Leftover) -> bool:
+    def continues_prefix(self, settings: EdgeParameters, prefix: Leftover) -> bool:
         """Return whether the chunk will continue the queue; an empty queue counts as continued."""
         return self._has_rtc(settings) and bool(len(prefix.robot) or not self._queue.rows_left)
 
-    def delay_steps(self, now_ns: int, settings: RequestSettings) -> int:
+    def delay_steps(self, now_ns: int) -> int:
         """Return the expected delay of the next reply from its mark on, in steps."""
-        return self._latency.delay_steps(self._server, now_ns, step_s=settings.step_s)
+        return self._latency.delay_steps(self._server, now_ns, step_s=self.step_s)
 
     def merge(
-        self, chunk: Chunk, pending: PendingRequest, arrived_ns: int, settings: RequestSettings
+        self, chunk: Chunk, pending: PendingRequest, arrived_ns: int, settings: EdgeParameters
     ) -> bool:
         """
         Merge a reply; return False if its episode has ended meanwhile. Raises ReplyDropped or
@@ -94,7 +96,7 @@ class ChunkMerger:
                 robot,
                 source,
                 mark=pending.mark,
-                delay_rows=math.ceil(delay_s / settings.step_s),
+                delay_rows=math.ceil(delay_s / self.step_s),
                 model=chunk.model,
             )
             is_merged = skipped is not None
@@ -104,14 +106,14 @@ class ChunkMerger:
             self._latency.add(self._server, delay_s, arrived_ns)
         return is_merged
 
-    def _has_rtc(self, settings: RequestSettings) -> bool:
+    def _has_rtc(self, settings: EdgeParameters) -> bool:
         return settings.rtc and self._agreement.supports_rtc
 
 
-def replaces_queue(chunk: Chunk, pending: PendingRequest, settings: RequestSettings) -> bool:
+def replaces_queue(chunk: Chunk, pending: PendingRequest, settings: EdgeParameters) -> bool:
     """Return whether the chunk replaces the queue instead of being appended."""
     has_continued = pending.continues_prefix and not chunk.header.flags & Flag.PREFIX_IGNORED
-    return has_continued or not settings.append
+    return has_continued or settings.merge_mode == 'replace'
 
 
 def _source(chunk: Chunk, pending: PendingRequest) -> ChunkSource:

@@ -24,10 +24,10 @@ from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.observability.reply_stats import ReplyStats
+from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import Leftover
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger
 from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
-from lerobot_serve.edge.session.settings import EpisodeRequest, RequestSettings
 from lerobot_serve.edge.session.tracker import (
     ABANDONED,
     OK,
@@ -44,6 +44,14 @@ from lerobot_serve.edge.session.transport.transport import SessionAgreement, Tra
 SESSION_ENDING_STATUSES = (Status.NO_SESSION, Status.DRAINING)
 # another policy than agreed: a new session is required
 FOREIGN_POLICY = 'foreign_policy'
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRequest:
+    """Task and id of an episode; an empty id is generated."""
+
+    task: str = ''
+    episode_id: str = ''
 
 
 class ReplyResult(Enum):
@@ -133,11 +141,16 @@ class RequestPipeline:
         self.unreadable = ''
 
     @property
+    def step_s(self) -> float:
+        """The time of one action."""
+        return self._merger.step_s
+
+    @property
     def in_flight(self) -> PendingRequest | None:
         """The request in flight."""
         return self._tracker.in_flight
 
-    def playable_s(self, settings: RequestSettings) -> float:
+    def playable_s(self, settings: EdgeParameters) -> float:
         """Return how long the queue lasts without stale actions [s]; any thread."""
         return self._merger.playable_s(self._clock(), settings)
 
@@ -198,7 +211,7 @@ class RequestPipeline:
 
     # a request
 
-    def send_request(self, settings: RequestSettings) -> PendingRequest | None:
+    def send_request(self, settings: EdgeParameters) -> PendingRequest | None:
         """Send an observation; return None if no inputs are ready."""
         try:
             steps = self._encoder.take_steps(self._clock())
@@ -221,7 +234,7 @@ class RequestPipeline:
 
     def _send(
         self,
-        settings: RequestSettings,
+        settings: EdgeParameters,
         steps: tuple[HistoryStep, ...],
         prefix: Leftover,
         marked_ns: int,
@@ -243,7 +256,7 @@ class RequestPipeline:
             inputs,
             prefix,
             task=self.status.task,
-            delay_steps=self._merger.delay_steps(now_ns, settings),
+            delay_steps=self._merger.delay_steps(now_ns),
             playable_s=self._merger.playable_s(now_ns, settings),
         )
         raw = wire_observation.encode(observation)
@@ -256,7 +269,7 @@ class RequestPipeline:
 
     # its reply
 
-    def on_reply(self, raw: bytes, arrived_ns: int, settings: RequestSettings) -> ProcessedReply:
+    def on_reply(self, raw: bytes, arrived_ns: int, settings: EdgeParameters) -> ProcessedReply:
         """Process an arrived reply, or drop it with a reason."""
         try:
             chunk = wire_chunk.decode(raw)
@@ -278,7 +291,7 @@ class RequestPipeline:
         return processed
 
     def _merge(
-        self, chunk: Chunk, pending: PendingRequest, arrived_ns: int, settings: RequestSettings
+        self, chunk: Chunk, pending: PendingRequest, arrived_ns: int, settings: EdgeParameters
     ) -> tuple[ProcessedReply, str, str]:
         """
         Merge the matched reply, or count why it cannot be merged. Return the result for the

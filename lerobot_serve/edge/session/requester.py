@@ -15,6 +15,7 @@ from collections import deque
 import threading
 
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
+from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.agreement import check_agreement
 from lerobot_serve.edge.session.connection import (
     Connection,
@@ -23,11 +24,15 @@ from lerobot_serve.edge.session.connection import (
     REFUSAL_EVENTS,
 )
 from lerobot_serve.edge.session.inbox import Inbox
-from lerobot_serve.edge.session.pipeline import ProcessedReply, ReplyResult, RequestPipeline
+from lerobot_serve.edge.session.pipeline import (
+    EpisodeRequest,
+    ProcessedReply,
+    ReplyResult,
+    RequestPipeline,
+)
 from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
 from lerobot_serve.edge.session.servers.selection import ServerSelection
 from lerobot_serve.edge.session.servers.watchdog import ReplyWatchdog
-from lerobot_serve.edge.session.settings import EpisodeRequest, RequestSettings
 from lerobot_serve.edge.session.tracker import PendingRequest
 from lerobot_serve.edge.session.transport.transport import Transport
 
@@ -59,7 +64,7 @@ class Requester:
         liveliness: ServerLiveliness,
         inbox: Inbox,
         *,
-        settings: RequestSettings,
+        settings: EdgeParameters,
     ) -> None:
         self._transport, self.pipeline = transport, pipeline
         self.connection, self.servers = connection, servers
@@ -278,7 +283,7 @@ class Requester:
         else:
             self._leave_server(ConnectionEvent.SESSION_LOST, failure)
         # limits the request rate to a server that refuses at once
-        self._inbox.sleep(self.settings.step_s)
+        self._inbox.sleep(self.pipeline.step_s)
 
     def _wait_for_reply(self, pending: PendingRequest) -> ProcessedReply | None:
         """Process replies until the pending one, its deadline, or the loss of the server."""

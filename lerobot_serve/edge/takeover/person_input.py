@@ -13,13 +13,31 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
+from lerobot_serve.arrays import BoolArray, Float64Array
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.robot.intervention import InterventionInput
-from lerobot_serve.edge.takeover.target import PersonTarget
+from lerobot_serve.edge.robot.file_format import InterventionInput
 
 COMMAND, DEADMAN = 'command', 'deadman'
+
+
+class PersonTarget(NamedTuple):
+    """
+    What a person wants: one finite value for each action; `is_rate`: positions change by these
+    each second.
+    """
+
+    values: Float64Array
+    is_rate: bool = False
+
+    def at(self, position: Float64Array, is_velocity: BoolArray, step_s: float) -> Float64Array:
+        """Return the target of a step from the `position` commanded last."""
+        if not self.is_rate:
+            return self.values
+        return np.where(is_velocity, self.values, position + self.values * step_s)
 
 
 class DeviceState(Enum):
@@ -106,13 +124,15 @@ class PersonInput:
 
     def _deadman_state(self, slot: tuple[bytes, int] | None, now_ns: int) -> DeviceState:
         deadman = self.description.deadman
-        if deadman is None:
+        if not deadman:
             return DeviceState.READY
         if slot is None or now_ns - slot[1] > self._timeout_ns:
             return DeviceState.NO_DEADMAN
         raw, _ = slot
         try:
-            if self._messages.is_button_pressed(raw, deadman.topic, deadman.button):
+            if self._messages.is_button_pressed(
+                raw, self.description.deadman_topic, deadman.button
+            ):
                 return DeviceState.READY
         except Malformed as error:
             if raw is not self._refused:

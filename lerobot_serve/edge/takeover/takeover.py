@@ -17,8 +17,12 @@ from typing import NamedTuple
 
 from lerobot_serve.edge.control.authority import Intervention
 from lerobot_serve.edge.decisions import Decision, RobotDecisions
-from lerobot_serve.edge.takeover.person_input import DeviceState, PersonInput, PersonReading
-from lerobot_serve.edge.takeover.target import PersonTarget
+from lerobot_serve.edge.takeover.person_input import (
+    DeviceState,
+    PersonInput,
+    PersonReading,
+    PersonTarget,
+)
 
 NOT_CONFIGURED = (
     'This robot has no device for a person: add `intervention` to its robot file and restart '
@@ -69,8 +73,8 @@ class Takeover:
             return state.value
         description = self.device.description
         is_deadman = state in (DeviceState.NO_DEADMAN, DeviceState.RELEASED)
-        of_deadman = description.deadman if is_deadman else None
-        return f'{state.value} on {of_deadman.topic if of_deadman else description.topic}'
+        topic = description.deadman_topic if is_deadman else ''
+        return f'{state.value} on {topic or description.topic}'
 
     def refusal(self) -> str:
         """Return why a person may not take over; empty if they may."""

@@ -26,8 +26,9 @@ from lerobot_serve.router.replicas.slot_stats import OUTCOMES
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.comparator import ShadowComparison
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.records import RecordIds
+from lerobot_serve.trace.format.records import RecordIds, STATUSES
 from lerobot_serve.trace.writing.open_trace import open_trace, wall_seconds
+from lerobot_serve.trace.writing.recorder import Recorder
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 HALT_NAMES: dict[int, str] = {
@@ -35,27 +36,26 @@ HALT_NAMES: dict[int, str] = {
     Halt.LATCHED: 'cage latched',
     Halt.STOPPED: 'stop called',
 }
-STATUSES = {int(status): status.name.lower() for status in Status}
 
 
-class RouterTraceRecorder(RequestObserver):
+class RouterTraceRecorder(Recorder, RequestObserver):
     """The recorder of one run; the thread of `writer` writes the records."""
 
     def __init__(self, writer: TraceWriter, clock: Callable[[], int]) -> None:
-        self.writer, self._clock = writer, clock
+        super().__init__(writer, clock)
         # client_id -> Halt, of the robots that ever halted; thread `intake`
         self._halts: dict[str, int] = {}
 
     def policies(self, slots: dict[str, Slot]) -> None:
         """Record the policy of each slot."""
         known = [records.policy(s.name, s.policy) for s in slots.values() if s.policy]
-        self.writer.write(records.PoliciesRecord(self._clock(), policies=known))
+        self.write(records.PoliciesRecord(self.clock(), policies=known))
 
     def placed(self, ids: RecordIds, placement: Placement, server: str, policy: str) -> None:
         """Record a placement or a move."""
-        self.writer.write(
+        self.write(
             records.PlacementRecord(
-                self._clock(),
+                self.clock(),
                 *ids.fields(),
                 slot=placement.slot,
                 bucket=placement.bucket,
@@ -80,8 +80,8 @@ class RouterTraceRecorder(RequestObserver):
         self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary
     ) -> None:
         """Record a reply, with actions or without."""
-        now_ns = self._clock()
-        self.writer.write(
+        now_ns = self.clock()
+        self.write(
             records.RequestRecord(
                 now_ns,
                 *request.ids.fields(),
@@ -108,9 +108,9 @@ class RouterTraceRecorder(RequestObserver):
         self._unanswered(request, reason, '')
 
     def _unanswered(self, request: InFlightRequest, status: Status | str, reason: str) -> None:
-        self.writer.write(
+        self.write(
             records.RequestRecord(
-                self._clock(),
+                self.clock(),
                 *request.ids.fields(),
                 status=records.enum_name(status),
                 episode=request.header.episode,
@@ -121,9 +121,9 @@ class RouterTraceRecorder(RequestObserver):
 
     def canary(self, event: CanaryEvent, share_percent: int | None) -> None:
         """Record an event of the canary."""
-        self.writer.write(
+        self.write(
             records.CanaryRecord(
-                self._clock(),
+                self.clock(),
                 event=event.what,
                 reason=event.why,
                 policy=event.policy,
@@ -134,9 +134,9 @@ class RouterTraceRecorder(RequestObserver):
 
     def admitted(self, policy: str, gate: str, record: GateRecord | None) -> None:
         """Record that a policy may drive in slot b, and by which result of its gate."""
-        self.writer.write(
+        self.write(
             records.GateRecord(
-                self._clock(),
+                self.clock(),
                 policy=policy,
                 result=gate,
                 parent=record.parent if record else '',
@@ -148,9 +148,9 @@ class RouterTraceRecorder(RequestObserver):
     def shadow(self, found: ShadowComparison, action_names: tuple[str, ...]) -> None:
         """Record a shadow comparison."""
         ids = RecordIds(found.client_id, found.session_epoch, found.seq, found.episode_id)
-        self.writer.write(
+        self.write(
             records.ShadowRecord(
-                self._clock(),
+                self.clock(),
                 *ids.fields(),
                 live_policy=found.live_policy,
                 shadow_policy=found.shadow_policy,
@@ -163,30 +163,11 @@ class RouterTraceRecorder(RequestObserver):
             )
         )
 
-    def state(self, of: str, before: str, after: str, why: str) -> None:
-        """Record a change of state."""
-        self.writer.write(
-            records.StateRecord(
-                self._clock(), component=of, before=before, after=after, reason=why
-            )
-        )
-
-    def parameters(self, old: RouterParameters, new: RouterParameters, by: str) -> None:
-        """Record changed parameters, and who changed them."""
-        before, after = asdict(old), asdict(new)
-        for name, value in after.items():
-            if before[name] != value:
-                self.writer.write(
-                    records.ParameterRecord(
-                        self._clock(), name=name, by=by, old=before[name], new=value
-                    )
-                )
-
     def outcome(self, episode_id: str, outcome: int, slot: str, policy: str) -> None:
         """Record the outcome of an episode, with the slot in which it began."""
-        self.writer.write(
+        self.write(
             records.ReportedOutcomeRecord(
-                self._clock(),
+                self.clock(),
                 episode_id=episode_id,
                 outcome=OUTCOMES[outcome],
                 slot=slot,
@@ -196,9 +177,7 @@ class RouterTraceRecorder(RequestObserver):
 
     def command(self, name: str, slot: str, by: str, text: str) -> None:
         """Record a command of an operator that was run."""
-        self.writer.write(
-            records.CommandRecord(self._clock(), name=name, slot=slot, by=by, reason=text)
-        )
+        self.write(records.CommandRecord(self.clock(), name=name, slot=slot, by=by, reason=text))
 
     def on_requested(
         self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None

@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 import contextlib
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 import re
 from typing import Any
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.names import file_name
-from lerobot_serve.contract.schema import Status
 from lerobot_serve.server.observability.request_ring import CapturedRequest
 from lerobot_serve.trace.format import incident_file
 from lerobot_serve.trace.format.incident_file import RecordedExchange
+from lerobot_serve.trace.format.records import STATUSES, wall_text
 
-STATUS_NAMES = {int(status): status.name.lower() for status in Status}
 # approximate size of a file without its requests
 METADATA_BYTES = 4096
 # TIME-CLIENT-SEQ-REASON; a killed process may leave a partial file
@@ -50,7 +48,7 @@ class CaptureFiles:
     def path(self, reason: CaptureReason) -> Path:
         """Return the path of the file for this capture."""
         client = file_name(reason.client) if reason.client else 'all'
-        when = utc_timestamp(reason.wall_s).replace('-', '').replace(':', '')
+        when = wall_text(reason.wall_s).replace('-', '').replace(':', '')
         return self.folder / f'{when}-{client}-{reason.seq}-{reason.code}{incident_file.SUFFIX}'
 
     def write(self, reason: CaptureReason, kept: list[CapturedRequest]) -> Path:
@@ -60,7 +58,7 @@ class CaptureFiles:
         self._remove_oldest(sum(each.size for each in kept) + METADATA_BYTES)
         incident = {
             'code': reason.code,
-            'wall_time': utc_timestamp(reason.wall_s),
+            'wall_time': wall_text(reason.wall_s),
             'client_id': reason.client,
             'seq': reason.seq,
             'reason': reason.text,
@@ -95,8 +93,8 @@ def incident_pair(kept: CapturedRequest) -> RecordedExchange:
         'seq': chunk.header.seq,
         'episode': chunk.header.episode,
         'episode_id': chunk.episode_id,
-        'wall_time': utc_timestamp(kept.wall_s),
-        'status': STATUS_NAMES[chunk.status],
+        'wall_time': wall_text(kept.wall_s),
+        'status': STATUSES[chunk.status],
         'reason': chunk.status_text,
         'slot': chunk.slot,
         'policy': chunk.policy,
@@ -110,12 +108,6 @@ def incident_pair(kept: CapturedRequest) -> RecordedExchange:
         'reply_deadline_s': session.request.reply_deadline_s,
     }
     return RecordedExchange(kept.queued.raw, kept.reply, info)
-
-
-def utc_timestamp(wall_s: float) -> str:
-    """Return the time in the format of traces."""
-    when = datetime.fromtimestamp(wall_s, timezone.utc)
-    return when.isoformat(timespec='milliseconds').replace('+00:00', 'Z')
 
 
 def file_size(path: Path) -> int:

@@ -60,7 +60,7 @@ class RequestObserver:
                 start('capture', partial(self._capture.run, stop), self._capture.wake),
             ]
         if self._recorder:
-            run = partial(self._recorder.run, stop, producers)
+            run = partial(self._recorder.run, stop, producers, self._recorder.drops)
             start('trace', run, self._recorder.writer.wake)
 
     def trace_losses(self) -> dict[str, int]:
@@ -108,7 +108,7 @@ class RequestObserver:
 
     def on_state_changed(self, before: str, after: str, why: str) -> None:
         if self._recorder and before != after:
-            self._recorder.on_state_changed(before, after, why)
+            self._recorder.state('server', before, after, why)
 
     def on_parameters_changed(self, parameters: ServerParameters) -> None:
         if self._recorder:
@@ -150,7 +150,7 @@ def make_request_observer(
             if why:
                 context.log_warning(f'Capture paused: {why}')
         if recorder and why:
-            recorder.on_captured(name, why)
+            recorder.incident(name, why)
 
     files = CaptureFiles(folder, limit_bytes, metadata)
     return RequestObserver(

@@ -7,11 +7,8 @@ Any thread; each call queues a record and returns. The `trace` thread builds the
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable
 from functools import partial
-import threading
 from typing import Any, NamedTuple
 
 from lerobot_serve.contract.data_path.chunk import Chunk
@@ -26,13 +23,13 @@ from lerobot_serve.server.observability.server_statistics import ServerStatistic
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.trace.format import records, replay_field
-from lerobot_serve.trace.format.records import DeferredFields, Record, RecordIds
+from lerobot_serve.trace.format.records import DeferredFields, Record, RecordIds, STATUSES
 from lerobot_serve.trace.format.redaction import Redaction
 from lerobot_serve.trace.format.replay_field import chunk_range, repeated_rows
 from lerobot_serve.trace.writing.open_trace import open_trace
+from lerobot_serve.trace.writing.recorder import Recorder
 from lerobot_serve.trace.writing.writer import TraceWriter
 
-STATUSES = {int(status): status.name.lower() for status in Status}
 INCIDENT_STATUSES = (Status.POLICY_ERROR, Status.NOT_FINITE)
 # a hanging thread must not prevent the end of the trace
 JOIN_S = 2.0
@@ -70,7 +67,7 @@ class ReplyRecord(NamedTuple):
         return self.request_bytes if self.images else 0
 
 
-class ServerTraceRecorder:
+class ServerTraceRecorder(Recorder):
     """Records of one run; `run` is the body of the `trace` thread."""
 
     def __init__(
@@ -80,31 +77,21 @@ class ServerTraceRecorder:
         statistics: ServerStatistics,
         clock: Callable[[], int],
     ) -> None:
-        self.writer, self._clock = writer, clock
-        self._parameters, self._statistics = parameters, statistics
-        self._redaction = redaction(parameters)
-        self._recorded_drops: Counter[str] = Counter()
-        self._drops_lock = threading.Lock()
-
-    def run(self, stop: threading.Event, producers: Iterable[threading.Thread]) -> None:
-        """Write until `stop` is set and the producers have ended."""
-        self.writer.run(stop)
-        for thread in producers:
-            thread.join(JOIN_S)
-        self.record_drops()
-        self.writer.close()
+        super().__init__(writer, clock, redaction(parameters))
+        self._parameters = parameters
+        # those without a request record
+        self.drops = statistics.unrecorded_drops
 
     # requests
 
     def on_reply(self, queued: QueuedRequest, chunk: Chunk, raw: bytes, status: str = '') -> None:
         """A request has its reply `raw`; `status` is set if the reply was not sent."""
-        now_ns, reply = self._clock(), self._reply_record(queued, chunk, raw, status)
+        now_ns, reply = self.clock(), self._reply_record(queued, chunk, raw, status)
         later = DeferredFields(partial(self._request_record, reply), reply.held_bytes)
-        self.writer.write(records.RequestRecord(now_ns, later=later))
+        self.write(records.RequestRecord(now_ns, later=later))
         if chunk.status in INCIDENT_STATUSES:
             name, why = STATUSES[chunk.status], chunk.status_text
-            ids = ids_of(chunk).fields()
-            self.writer.write(records.IncidentRecord(now_ns, *ids, name=name, reason=why))
+            self.incident(name, why, ids=ids_of(chunk), now_ns=now_ns)
 
     def _reply_record(
         self, queued: QueuedRequest, chunk: Chunk, raw: bytes, status: str
@@ -120,9 +107,9 @@ class ServerTraceRecorder:
             task=(read.task or queued.session.task) if read else '',
             prefix_policy=read.prefix_policy if read and has_prefix else '',
             chunk_range=chunk_range(chunk, repeated_rows(read)) if read else None,
-            images=read.images if read and self._redaction.images != 'none' else (),
+            images=read.images if read and self.redaction.images != 'none' else (),
             replay_source=ReplaySource(read, raw, session_fields(queued.session))
-            if raw and self._redaction.keeps_everything
+            if raw and self.redaction.keeps_everything
             else None,
         )
 
@@ -143,7 +130,7 @@ class ServerTraceRecorder:
             chunk_range=reply.chunk_range,
             superseded=reply.superseded,
             reason=chunk.status_text,
-            task=self._redaction.task(reply.task),
+            task=self.redaction.task(reply.task),
         )
         # the others follow in the line
         record = records.fields_of(known)
@@ -154,18 +141,18 @@ class ServerTraceRecorder:
             record['prefix_policy'] = reply.prefix_policy
             record['prefix_ignored'] = bool(chunk.header.flags & Flag.PREFIX_IGNORED)
         if reply.images:
-            record['images'] = self._redaction.image_records(reply.images)
+            record['images'] = self.redaction.image_records(reply.images)
         if reply.replay_source:
             record[replay_field.REPLAY_FIELD] = replay_field.encode_field(*reply.replay_source)
         return record
 
     def on_dropped(self, queued: QueuedRequest, reason: str) -> None:
         """A request is dropped without a reply."""
-        now_ns, start = self._clock(), read_envelope(queued.raw)
+        now_ns, start = self.clock(), read_envelope(queued.raw)
         ids = RecordIds(
             start.client_id, start.header.session_epoch, start.header.seq, start.episode_id
         )
-        self.writer.write(
+        self.write(
             records.RequestRecord(
                 now_ns,
                 *ids.fields(),
@@ -178,11 +165,7 @@ class ServerTraceRecorder:
 
     def record_drops(self) -> None:
         """Record the drops without a request record since the last call."""
-        with self._drops_lock:
-            unrecorded = self._statistics.unrecorded_drops()
-            for reason, count in (unrecorded - self._recorded_drops).items():
-                self.writer.write(records.DropRecord(self._clock(), reason=reason, count=count))
-            self._recorded_drops = unrecorded
+        self.dropped(self.drops())
 
     # sessions
 
@@ -194,16 +177,7 @@ class ServerTraceRecorder:
 
     def _session(self, session: Session, before: str, after: str, why: str) -> None:
         ids = RecordIds(session.request.client_id, session.request.session_epoch)
-        self.writer.write(
-            records.StateRecord(
-                self._clock(),
-                *ids.fields(),
-                component='session',
-                before=before,
-                after=after,
-                reason=why,
-            )
-        )
+        self.state('session', before, after, why, ids=ids)
 
     # the server
 
@@ -211,43 +185,22 @@ class ServerTraceRecorder:
         """The served policy changed; None if no policy is served."""
         slot = self._parameters.slot
         known = [records.policy(slot, description.fingerprint)] if description else []
-        self.writer.write(records.PoliciesRecord(self._clock(), policies=known))
+        self.write(records.PoliciesRecord(self.clock(), policies=known))
 
     def on_swapped(self, before: str, description: PolicyDescription) -> None:
         """Another policy has replaced the served one, without a stop."""
         why = 'swap_policy: the sessions stay open'
-        self._state('policy', before, description.fingerprint, why)
+        self.state('policy', before, description.fingerprint, why)
         self.on_policy_changed(description)
 
     def on_swap_failed(self, why: str) -> None:
         """The served policy was not replaced."""
-        self.on_captured('swap_failed', why)
-
-    def on_state_changed(self, before: str, after: str, why: str) -> None:
-        """The state of the server changed."""
-        self._state('server', before, after, why)
-
-    def _state(self, of: str, before: str, after: str, why: str) -> None:
-        self.writer.write(
-            records.StateRecord(
-                self._clock(), component=of, before=before, after=after, reason=why
-            )
-        )
-
-    def on_captured(self, name: str, why: str) -> None:
-        """A capture was written or failed."""
-        self.writer.write(records.IncidentRecord(self._clock(), name=name, reason=why))
+        self.incident('swap_failed', why)
 
     def on_parameters_changed(self, parameters: ServerParameters) -> None:
         """Live parameters changed."""
-        before, self._parameters = asdict(self._parameters), parameters
-        shown = self._redaction.value
-        for name, value in asdict(parameters).items():
-            if before[name] != value:
-                old, new = shown(name, before[name]), shown(name, value)
-                self.writer.write(
-                    records.ParameterRecord(self._clock(), name=name, old=old, new=new)
-                )
+        before, self._parameters = self._parameters, parameters
+        self.changed_parameters(before, parameters)
 
 
 def make_trace_recorder(

@@ -20,12 +20,15 @@ import numpy as np
 
 from lerobot_serve.arrays import FloatArray
 from lerobot_serve.contract.names import session_name
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.trace.format.schema import ROLES, SCHEMA_VERSION
 
 # the fields of a record, or of a part of it, by their names in the file
 Record = dict[str, Any]
 Actions = Sequence[float] | FloatArray
 
+# of a request, by its number on the wire
+STATUSES = {int(status): status.name.lower() for status in Status}
 # of a changed parameter: any value, also None
 WRITTEN_ALWAYS = ('old', 'new')
 # of the reasons of the edge and the cage for a hold without a known state

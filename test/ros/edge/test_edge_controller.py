@@ -8,10 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from std_srvs.srv import Trigger
-from support.nodes.edge_rig import EDGE, Seen
+from support.nodes.edge_rig import Seen
 from support.nodes.played_robot import ROBOT
-from support.nodes.service_asking import ask as ask_service
 from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.ros import qos
@@ -72,19 +70,6 @@ def test_it_streams_and_every_command_tells_where_it_came_from(processes, seen, 
     assert len(action.raw) == len(action.commanded) == 6
 
 
-@pytest.mark.slow
-@torch_policy
-def test_a_reset_begins_a_new_episode(processes, seen, node, wait_until):
-    processes.start('policy_server', 'policy_server', policy_path=REACH)
-    start_robot(processes)
-    wait_until(lambda: seen.played, 'actions are executed')
-    before = seen.last.episode_id
-    client = node.create_client(Trigger, f'{EDGE}/reset')
-    assert ask_service(node, client, Trigger.Request()).success
-    wait_until(lambda: seen.last.episode_id != before, 'the episode changes')
-    wait_until(lambda: seen.played[-1].episode_id != before, 'actions of the new episode')
-
-
 def test_nothing_is_commanded_when_nothing_was_ever_received(
     processes, seen, commands, wait_until
 ):
@@ -94,15 +79,6 @@ def test_nothing_is_commanded_when_nothing_was_ever_received(
     wait_until(lambda: 'policy_server' in seen.last.reason, 'the reason is visible')
     assert not commands
     assert not seen.executed
-
-
-def test_a_robot_that_does_not_fit_says_so_and_does_not_move(
-    processes, seen, commands, wait_until
-):
-    processes.start('policy_server', 'policy_server', policy_kind='null', policy_path=SHAPE)
-    start_robot(processes)
-    wait_until(lambda: 'action_names' in seen.last.reason, 'the refusal is visible')
-    assert not commands
 
 
 def test_the_edge_and_the_router_hold_no_torch():

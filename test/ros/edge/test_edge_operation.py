@@ -7,8 +7,7 @@ import time
 
 from action_msgs.msg import GoalStatus
 import pytest
-from support.nodes.edge_rig import EdgeRig, SHORT
-from support.nodes.played_robot import robot_yaml
+from support.nodes.edge_rig import EdgeRig
 
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
@@ -101,61 +100,6 @@ def test_the_step_after_a_cancel_is_no_play_and_a_second_goal_is_refused(idle):
     again = idle.run(episode_id='next')
     idle.wait(lambda: idle.seen.played[-1].episode_id == 'next', 'the next run is played')
     assert again.cancel()
-
-
-@pytest.mark.slow
-def test_a_run_on_a_robot_that_is_given_up_ends_as_dead(edge_rig):
-    server = edge_rig.start_server()
-    edge_rig.start(run_on_start=False, max_offline_s=1.0)
-    run = edge_rig.run()
-    edge_rig.wait_for_play()
-    edge_rig.stop(server)
-    status, result = run.result()
-    assert (status, result.outcome) == (GoalStatus.STATUS_ABORTED, RunEpisode.Result.DEAD)
-    assert 'no session for 1 s' in result.text
-    # what was asked for is what revives it
-    edge_rig.start_server()
-    edge_rig.run(episode_id='next')
-    edge_rig.wait(lambda: edge_rig.seen.played[-1].episode_id == 'next', 'it is played')
-
-
-def test_a_pause_comes_to_rest_and_asks_for_nothing_until_it_is_over(edge_rig):
-    edge_rig.start_server(**SHORT)
-    edge_rig.start()
-    edge_rig.wait_for_play()
-    episode_id = edge_rig.seen.last.episode_id
-    edge_rig.trigger('pause')
-    rungs = {action.rung for action in after(edge_rig, time.time_ns())}
-    assert rungs
-    assert rungs <= AT_REST
-    edge_rig.wait_for_rung(EdgeState.RUNG_HOLD)
-    assert edge_rig.seen.last.paused
-    assert edge_rig.seen.last.reason == 'paused'
-    asked = edge_rig.seen.last.requests_sent
-    # longer than a chunk lasts
-    edge_rig.wait_for_ticks(20)
-    assert edge_rig.seen.last.requests_sent == asked
-    edge_rig.trigger('resume')
-    edge_rig.wait_for_play()
-    edge_rig.wait(lambda: not edge_rig.seen.last.paused, 'it is told')
-    assert edge_rig.seen.last.episode_id == episode_id
-    # when what it has appended is played
-    edge_rig.wait(lambda: edge_rig.seen.last.requests_sent > asked, 'it asks again')
-
-
-def test_a_latched_cage_judges_again_after_its_reset(edge_rig):
-    # where it stands is outside, and the way back is long
-    edge_rig.robot = robot_yaml(limits='min: -0.05, max: 0.05, max_step: 0.0005')
-    edge_rig.start_server()
-    edge_rig.start(latch_after_trips=10, start_tolerance=10.0)
-    stopped = edge_rig.wait_for_cage_result(ExecutedAction.STOPPED)
-    assert 'latched after 10 consecutive trips' in stopped.reason
-    assert not len(stopped.commanded)
-    edge_rig.wait(lambda: 'call ~/reset_cage' in edge_rig.seen.last.reason, 'it is told')
-    assert edge_rig.seen.last.cage_trips >= 10
-    edge_rig.trigger('reset_cage')
-    again = edge_rig.wait_for_cage_result(ExecutedAction.CLAMPED)
-    assert len(again.commanded) == 6
 
 
 def test_nothing_is_commanded_before_the_first_chunk(edge_rig, steering):

@@ -41,20 +41,26 @@ def stopped():
         process.send_signal(signal.SIGCONT)
 
 
+def start_two(rig: EdgeRig) -> tuple[dict[str, subprocess.Popen], str, str]:
+    """Start an edge with two servers; return them, which one drives it, and which does not."""
+    servers = {LEFT: rig.start_server('/left', **SAME)}
+    servers[RIGHT] = rig.start_server('/right', **SAME)
+    for name in (LEFT, RIGHT):
+        rig.wait_for_topic(f'{name}/status')
+    rig.start(servers=[LEFT, RIGHT], **DEFAULTS)
+    rig.wait_for_play()
+    first = rig.wait(lambda: rig.seen.last.server, 'a server is named')
+    (second,) = servers.keys() - {first}
+    return servers, first, second
+
+
 @pytest.mark.slow
 @both_links
 @pytest.mark.parametrize('lose', [kill_process, stop_process])
 def test_a_lost_server_costs_no_stall_where_there_is_a_second(
     edge_rig, stopped, lose: Callable[[EdgeRig, subprocess.Popen], None]
 ):
-    servers = {LEFT: edge_rig.start_server('/left', **SAME)}
-    servers[RIGHT] = edge_rig.start_server('/right', **SAME)
-    for name in (LEFT, RIGHT):
-        edge_rig.wait_for_topic(f'{name}/status')
-    edge_rig.start(servers=[LEFT, RIGHT], **DEFAULTS)
-    edge_rig.wait_for_play()
-    first = edge_rig.wait(lambda: edge_rig.seen.last.server, 'a server is named')
-    (second,) = servers.keys() - {first}
+    servers, first, second = start_two(edge_rig)
     before = sessions(edge_rig)
     if lose is stop_process:
         stopped.append(servers[first])
@@ -100,14 +106,7 @@ def test_a_server_that_was_stopped_and_is_killed_later_is_lost_again(edge_rig):
 
 @both_links
 def test_a_server_that_says_goodbye_is_left_before_anything_is_asked(edge_rig):
-    servers = {LEFT: edge_rig.start_server('/left', **SAME)}
-    servers[RIGHT] = edge_rig.start_server('/right', **SAME)
-    for name in (LEFT, RIGHT):
-        edge_rig.wait_for_topic(f'{name}/status')
-    edge_rig.start(servers=[LEFT, RIGHT], **DEFAULTS)
-    edge_rig.wait_for_play()
-    first = edge_rig.wait(lambda: edge_rig.seen.last.server, 'a server is named')
-    (second,) = servers.keys() - {first}
+    servers, first, second = start_two(edge_rig)
     edge_rig.stop(servers[first])
     edge_rig.wait_for_server(second)
     edge_rig.wait_for_play(30)

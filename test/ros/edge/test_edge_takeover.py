@@ -202,14 +202,3 @@ def test_a_second_robot_in_the_state_folder_is_refused_with_the_first(edge_rig):
     edge_rig.kill(first)
     edge_rig.start(namespace='/robot_2', state_folder=folder)
     edge_rig.wait(lambda: 'edge controller robot_2' in edge_rig.log('edge_robot_2'), 'it starts')
-
-
-def test_a_robot_without_a_device_says_how_to_get_one(edge_rig):
-    edge_rig.start()
-    edge_rig.wait_for_ticks(1)
-    done, text = call(edge_rig, 'take_over')
-    assert not done
-    assert 'add `intervention` to its robot file' in text
-    done, text = call(edge_rig, 'hand_back')
-    assert not done
-    assert text.startswith('Not taken over.')

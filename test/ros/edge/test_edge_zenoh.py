@@ -18,12 +18,6 @@ def link() -> str:
     return 'ros'
 
 
-def test_a_robot_is_driven(edge_rig, endpoint):
-    edge_rig.start_server(zenoh_listen=f"['{endpoint}']")
-    edge_rig.start(link='zenoh', zenoh_connect=f"['{endpoint}']")
-    edge_rig.wait(lambda: len(edge_rig.seen.played) > 30, 'thirty actions of the policy')
-
-
 def test_a_killed_robot_is_gone_though_others_listen(edge_rig, endpoint):
     """Who listens to everything, a recorder for one, keeps no session open."""
     statuses: list[ServerStatus] = []

@@ -15,9 +15,8 @@ from lerobot_serve.cage.start_position import StartPosition
 from lerobot_serve.edge.control.authority import OperatingConditions
 from lerobot_serve.edge.control.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.control.controller import Controller
-from lerobot_serve.edge.control.manual_move import ManualMoveDetector
 from lerobot_serve.edge.control.playback import ActionPlayback
-from lerobot_serve.edge.control.pose_tracker import PoseTracker
+from lerobot_serve.edge.control.pose_tracker import ManualMoveDetector, PoseTracker
 from lerobot_serve.edge.control.step import ExecutedStep, StepSettings
 from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.fallback.ladder import Ladder

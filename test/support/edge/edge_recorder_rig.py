@@ -49,7 +49,7 @@ class Asking:
         self.notes = Notes()
         self.recorder = recorder_of(lambda: self.bench.now_ns, self.notes, **redaction)
         self.bench = Bench(
-            listener=self.recorder, client_id=CLIENT, step_s=0.01, append=False, rtc=True
+            listener=self.recorder, client_id=CLIENT, step_s=0.01, merge_mode='replace', rtc=True
         )
         begin_session(self.bench)
 

@@ -16,7 +16,6 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.services.session import SessionRequest
-from lerobot_serve.edge.inputs.frozen_cameras import FrozenCameraDetector
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.latest import InputSnapshot
 from lerobot_serve.edge.inputs.monitor import InputMonitor
@@ -31,6 +30,7 @@ from lerobot_serve.edge.robot.description import (
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
+from lerobot_serve.telemetry.log_throttle import Logs
 
 ROBOT = RobotDescription(
     'arm',
@@ -128,8 +128,7 @@ class World:
         self.settings = EdgeParameters(**parameters)
         monitor = InputMonitor(
             robot,
-            FrozenCameraDetector(0.0),
-            stop_on_frozen=False,
+            EdgeParameters(camera_frozen_after_s=0.0),
             stamp_ns=lambda raw, topic: 0,
             now_ns=lambda: 0,
             mono_ns=lambda: 0,
@@ -159,7 +158,7 @@ class World:
             robot,
             session_request=self.session_request,
             rate_warnings=lambda size: chunk_rate_warnings(self.settings, robot, size),
-            log=SimpleNamespace(info=self.told.append, warning=self.warned.append),
+            logs=Logs(self.told.append, self.warned.append, self.warned.append, lambda: 0),
         )
 
     def open_session(self, server: str, epoch: int) -> SessionAgreement:

@@ -25,7 +25,7 @@ def source(policy: str = 'act@0') -> ChunkSource:
 
 def guided(agreement: SessionAgreement = RTC, **settings: object) -> Bench:
     """Return a bench with a session that is open, and steps of 10 ms."""
-    bench = Bench(**{'step_s': 0.01, 'append': False, 'rtc': True, **settings})
+    bench = Bench(**{'step_s': 0.01, 'merge_mode': 'replace', 'rtc': True, **settings})
     begin_session(bench, agreement)
     return bench
 

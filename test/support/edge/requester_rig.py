@@ -20,17 +20,17 @@ from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.edge.inputs.history import ObservationHistory
 from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
+from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger
 from lerobot_serve.edge.session.connection import Connection
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
-from lerobot_serve.edge.session.pipeline import RequestPipeline, SessionStatus
+from lerobot_serve.edge.session.pipeline import EpisodeRequest, RequestPipeline, SessionStatus
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
 from lerobot_serve.edge.session.servers.selection import ServerSelection
-from lerobot_serve.edge.session.settings import EpisodeRequest, RequestSettings
 from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.edge.session.transport.fake_transport import (
     FakeObservations,
@@ -44,11 +44,11 @@ S = 1000 * MS
 CHUNK = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 # so much buffer that it asks again as soon as it was answered
 # and one timeout ends a session: what several mean is in test_requester_failures
-SETTINGS = RequestSettings(
-    step_s=0.001,
+STEP_S = 0.001
+SETTINGS = EdgeParameters(
     request_threshold_s=60.0,
     request_timeout_s=60.0,
-    append=True,
+    degraded_after_s=1.0,
     max_consecutive_timeouts=1,
 )
 ABC = ('/a', '/b', '/c')
@@ -65,9 +65,10 @@ class Bench:
         client_id: str = 'robot_1',
         servers: tuple[str, ...] = ('/policy_server',),
         listener: EdgeListener | None = None,
+        step_s: float = STEP_S,
         **settings: object,
     ):
-        self.now_ns = 0
+        self.now_ns, self.step_s = 0, step_s
         listener = listener or EdgeListener()
         self.transport, self.observations = FakeTransport(*open_errors), FakeObservations()
         self.inputs, self.actions = LatestInputs({'state': 10**18}), ActionQueue()
@@ -79,7 +80,7 @@ class Bench:
         self.encoder = ObservationEncoder(
             client_id, self.history, self.observations, lambda: self.executed
         )
-        self.merger = ChunkMerger(self.actions, 3, latency=self.latency)
+        self.merger = ChunkMerger(self.actions, 3, step_s=step_s, latency=self.latency)
         self.pipeline = RequestPipeline(
             self.transport,
             self.encoder,
@@ -179,9 +180,9 @@ class Simulation(Bench):
 
     def play(self, until_s: float) -> None:
         """Let the robot sense and take an action each control step."""
-        steps = round(until_s / self.settings.step_s)
+        steps = round(until_s / self.step_s)
         for step in range(1, steps):
-            self.at(step * self.settings.step_s, self._live)
+            self.at(step * self.step_s, self._live)
 
     def _live(self) -> None:
         self.inputs.deposit('state', np.zeros(3, np.float32), self.now_ns)

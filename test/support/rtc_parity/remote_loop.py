@@ -22,13 +22,18 @@ from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
 from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
+from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger
 from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
-from lerobot_serve.edge.session.pipeline import ReplyResult, RequestPipeline, SessionStatus
-from lerobot_serve.edge.session.settings import EpisodeRequest, RequestSettings
+from lerobot_serve.edge.session.pipeline import (
+    EpisodeRequest,
+    ReplyResult,
+    RequestPipeline,
+    SessionStatus,
+)
 from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.server import assembly
@@ -106,7 +111,7 @@ class RemoteLoop:
         self._pipeline = RequestPipeline(
             self._wire,
             encoder,
-            ChunkMerger(self._queue, len(JOINTS), latency=latency),
+            ChunkMerger(self._queue, len(JOINTS), step_s=STEP_S, latency=latency),
             RequestTracker(CLIENT, number),
             status=SessionStatus(),
             clock=lambda: self._now_ns,
@@ -118,8 +123,11 @@ class RemoteLoop:
         )
         self._pipeline.begin_session(SERVER, agreement)
         self._pipeline.set_episode(EpisodeRequest(TASK))
-        self._settings = RequestSettings(
-            STEP_S, LONG_S, LONG_S, rtc=True, execution_horizon=horizon
+        self._settings = EdgeParameters(
+            request_threshold_s=LONG_S,
+            request_timeout_s=LONG_S,
+            rtc=True,
+            execution_horizon=horizon,
         )
 
     def _open(self, horizon: int, number: int) -> None:

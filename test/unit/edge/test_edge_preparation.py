@@ -16,9 +16,11 @@ from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.authority import OperatingConditions
+from lerobot_serve.edge.core import EdgeCore
 from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.inputs.state_reader import RobotState
+from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.robot.description import RobotDescription, StateSource
@@ -29,8 +31,10 @@ from lerobot_serve.edge.robot.input_topics import (
     state_input_names,
 )
 from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.edge.session.inbox import Inbox
+from lerobot_serve.edge.session.transport.fake_transport import FakeObservations, FakeTransport
 from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
-from lerobot_serve.edge.wiring import request_settings, resolve_client_id
+from lerobot_serve.edge.wiring import resolve_client_id
 from lerobot_serve.parameters import ParameterError
 
 CAMERAS = ('observation.images.front', 'observation.images.wrist')
@@ -101,28 +105,20 @@ def test_a_robot_of_very_many_actions_asks_without_its_limits(robot):
 # when is asked, and how often is commanded
 
 
-def test_the_pace_is_that_of_the_parameters_and_the_robot(robot):
-    given = EdgeParameters(
-        request_threshold_s=0.25,
-        request_timeout_s=2.5,
-        degraded_after_s=0.2,
-        max_offline_s=33.0,
-        max_action_age_s=2.25,
-        rtc=True,
-        execution_horizon=8,
-        max_consecutive_timeouts=3,
-        interpolation_multiplier=4,
+def test_a_row_lasts_a_step_of_the_policy_however_often_the_robot_is_commanded(robot):
+    core = EdgeCore(
+        EdgeParameters(interpolation_multiplier=4),
+        robot,
+        Inbox('robot_1', lambda: 0),
+        RobotDecisions(),
+        listener=EdgeListener(),
+        on_change=lambda _: None,
+        liveliness_lease_s=2.0,
+        resolve_topic=str,
     )
-    made = request_settings(given, robot)
-    # rows are those of the policy, however often the robot is commanded
-    assert made.step_s == pytest.approx(1 / 30)
-    assert (made.request_threshold_s, made.request_timeout_s) == (0.25, 2.5)
-    assert (made.degraded_after_s, made.max_offline_s) == (0.2, 33.0)
-    assert (made.append, made.rtc, made.execution_horizon) == (True, True, 8)
-    assert made.max_consecutive_timeouts == 3
-    assert made.max_action_age_s == 2.25
-    assert given.command_period_s(robot.fps) == pytest.approx(1 / 120)
-    assert request_settings(EdgeParameters(merge_mode='append'), robot).append
+    requester = core.make_requester(FakeTransport(), FakeObservations())
+    assert requester.pipeline.step_s == pytest.approx(1 / 30)
+    assert requester.settings is core.parameters
 
 
 @pytest.mark.parametrize(('chunk_size', 'warns'), [(15, True), (16, False)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 import contextlib
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Refusal
@@ -23,21 +23,14 @@ from lerobot_serve.contract.services.session import (
 from lerobot_serve.edge.robot import unit_check
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.unit_check import UnitFit
-from lerobot_serve.edge.session.transport.server_link import ServerClient, ServerLink, SessionReply
+from lerobot_serve.edge.session.transport.server_link import ServerClient, ServerLink
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve_interfaces.srv import ResetEpisode
+from lerobot_serve.telemetry.log_throttle import Logs
+from lerobot_serve_interfaces.srv import OpenSession, ResetEpisode
 
 OPEN_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
 DISCOVERY_TIMEOUT_S = 3.0
-
-
-class Log(Protocol):
-    """The logger of the node."""
-
-    def info(self, text: str, /) -> object: ...
-
-    def warning(self, text: str, /) -> object: ...
 
 
 class _Session(NamedTuple):
@@ -60,11 +53,11 @@ class PolicyServerTransport:
         *,
         session_request: Callable[[int, str], SessionRequest],
         rate_warnings: Callable[[int], Iterable[str]],
-        log: Log,
+        logs: Logs,
     ) -> None:
         self._link, self._robot = link, robot
         self._session_request, self._rate_warnings = session_request, rate_warnings
-        self._log = log
+        self._logs = logs
         self._session: _Session | None = None
 
     def is_available(self, server: str) -> bool:
@@ -80,13 +73,13 @@ class PolicyServerTransport:
         self._check_units(server, reply)
         publisher_count = partial(self._link.publisher_count, server)
         if not client.wait_until_matched(publisher_count, DISCOVERY_TIMEOUT_S):
-            self._log.info(
+            self._logs.info(
                 f'{server}: topics not discovered within {DISCOVERY_TIMEOUT_S:g} s; '
                 'first requests may be lost'
             )
         for text in (*reply.warnings, *self._rate_warnings(reply.chunk_size)):
-            self._log.info(text)
-        self._log.info(f'session {reply.session_id} opened with {server}, policy {reply.policy}')
+            self._logs.info(text)
+        self._logs.info(f'session {reply.session_id} opened with {server}, policy {reply.policy}')
         return SessionAgreement(
             reply.schema_version,
             observation_steps=reply.observation_steps,
@@ -97,7 +90,7 @@ class PolicyServerTransport:
             cameras=tuple(CameraSpec(c.name, c.height, c.width) for c in reply.cameras),
         )
 
-    def _check_units(self, server: str, reply: SessionReply) -> None:
+    def _check_units(self, server: str, reply: OpenSession.Response) -> None:
         """
         Compare the policy's action range with the limits. Close the session and raise
         SessionRefused for a range far beyond them in an undeclared unit.
@@ -106,14 +99,14 @@ class PolicyServerTransport:
             pairs = [(each.key, bytes(each.value)) for each in reply.extensions]
             policy = action_range.find(pairs)
         except ValueError as error:
-            self._log.info(f'{server}: {error}; units not compared')
+            self._logs.info(f'{server}: {error}; units not compared')
             return
         checked = unit_check.check_units(self._robot, policy)
         if checked.fit is UnitFit.GROSS:
             self.close_session()
             raise SessionRefused(Refusal.WRONG_POLICY, f'{reply.policy}: {checked.text}')
         if checked.text:
-            self._log.warning(f'{reply.policy}: {checked.text}')
+            self._logs.warning(f'{reply.policy}: {checked.text}')
 
     def close_session(self) -> None:
         """Close the session; an unreachable server closes it by its own timeout."""
@@ -134,7 +127,7 @@ class PolicyServerTransport:
         session.client.announce(request, partial(self._log_refused_reset, episode_id))
 
     def _log_refused_reset(self, episode_id: str, text: str) -> None:
-        self._log.info(f'server rejected the reset for episode {episode_id!r}: {text}')
+        self._logs.info(f'server rejected the reset for episode {episode_id!r}: {text}')
 
     def send(self, raw: bytes) -> None:
         """Publish a request."""

@@ -2,7 +2,7 @@
 """
 The link to the policy servers: a client for each of them, and their replies to this robot.
 
-Implemented over ROS 2 in edge.ros.ros_link and over Zenoh in edge.session.transport.zenoh_link.
+Implemented over ROS 2 in edge.ros.server_links, over Zenoh in edge.session.transport.zenoh_link.
 """
 
 from __future__ import annotations
@@ -13,37 +13,7 @@ from typing import Protocol
 
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.edge.session.servers.liveliness import Loss
-from lerobot_serve_interfaces.srv import ResetEpisode
-
-
-class CameraReply(Protocol):
-    """CameraSpec.msg: the frame size that a policy takes."""
-
-    name: str
-    height: int
-    width: int
-
-
-class ExtensionReply(Protocol):
-    """Extension.msg."""
-
-    key: str
-    value: Sequence[int]
-
-
-class SessionReply(Protocol):
-    """The fields of the OpenSession response that an edge reads."""
-
-    session_id: str
-    policy: str
-    schema_version: int
-    observation_steps: int
-    observation_stride_steps: int
-    chunk_size: int
-    supports_rtc: bool
-    cameras: Sequence[CameraReply]
-    extensions: Sequence[ExtensionReply]
-    warnings: Sequence[str]
+from lerobot_serve_interfaces.srv import OpenSession, ResetEpisode
 
 
 class ServerClient(Protocol):
@@ -51,7 +21,9 @@ class ServerClient(Protocol):
 
     def is_available(self) -> bool: ...
 
-    def open(self, session_request: SessionRequest, timeout_s: float, /) -> SessionReply: ...
+    def open(
+        self, session_request: SessionRequest, timeout_s: float, /
+    ) -> OpenSession.Response: ...
 
     def close(self, session_request: SessionRequest, timeout_s: float, /) -> object: ...
 

@@ -23,8 +23,14 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.robot.command_messages import command_message
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription, StateSource
-from lerobot_serve.edge.robot.file_format import CAMERA_TYPES, ODOMETRY_FIELDS, STATE_TYPES
-from lerobot_serve.edge.robot.intervention import InterventionInput, JOY, JoyAxis
+from lerobot_serve.edge.robot.file_format import (
+    CAMERA_TYPES,
+    InterventionInput,
+    JOY,
+    JoyAxis,
+    ODOMETRY_FIELDS,
+    STATE_TYPES,
+)
 from lerobot_serve.edge.ros import person_messages, sensor_messages
 
 NAMES = ('pan', 'lift', 'flex', 'gripper')
@@ -234,19 +240,21 @@ def test_several_sources_are_put_together_in_order():
 # what a person sends: each value arrives at its action, and nonsense at none
 
 
+Axes = dict[str, JoyAxis]
+NO_AXES: Axes = {}
 JOINTS = 'linear.x', 'angular.z', 'linear.y'
 FINITE = st.floats(-1e30, 1e30)
 
 
-def robot(kind: str, axes: tuple[JoyAxis, ...] = ()) -> RobotDescription:
+def robot(kind: str, axes: Axes = NO_AXES) -> RobotDescription:
     motion = Motion.VELOCITY if 'Twist' in kind else Motion.POSITION
     actions = tuple(ActionLimit(f'my {j}', j, motion, -9.0, 9.0, 1.0) for j in JOINTS)
     output = CommandOutput('std_msgs/Float64MultiArray' if kind == JOY else kind, 'commands')
-    device = InterventionInput('leader', kind, 0.2, None, axes)
+    device = InterventionInput('leader', kind, 0.2, axes=axes if kind == JOY else {})
     return RobotDescription('r', 50.0, (), (), actions, output, intervention=device)
 
 
-def target(message: object, kind: str, axes: tuple[JoyAxis, ...] = ()) -> list[float]:
+def target(message: object, kind: str, axes: Axes = NO_AXES) -> list[float]:
     found = person_messages.person_target(serialize_message(message), robot(kind, axes))
     assert found.is_rate is (kind == JOY)
     return found.values.tolist()
@@ -266,7 +274,7 @@ def test_joints_are_found_by_name_and_others_do_not_matter():
 
 
 def test_a_joystick_moves_what_has_an_axis():
-    axes = (JoyAxis('my angular.z', 1, -2.0),)
+    axes = {'my angular.z': JoyAxis(1, -2.0)}
     assert target(Joy(axes=[9.0, 0.5]), JOY, axes) == [0.0, -1.0, 0.0]
 
 
@@ -299,7 +307,7 @@ def test_a_joystick_moves_what_has_an_axis():
 )
 def test_nonsense_is_refused_with_a_reason(kind, message, reason):
     with pytest.raises(Malformed) as refused:
-        target(message, kind, (JoyAxis('my linear.x', 0, 1.0),))
+        target(message, kind, {'my linear.x': JoyAxis(0, 1.0)})
     assert refused.value.reason == reason
 
 
@@ -307,7 +315,7 @@ def test_nonsense_is_refused_with_a_reason(kind, message, reason):
 @given(raw=st.binary(max_size=200))
 def test_bytes_of_anything_are_a_target_or_malformed(kind, raw):
     try:
-        found = person_messages.person_target(raw, robot(kind, (JoyAxis('my linear.x', 0, 1.0),)))
+        found = person_messages.person_target(raw, robot(kind, {'my linear.x': JoyAxis(0, 1.0)}))
     except Malformed:
         return
     assert np.isfinite(found.values).all()

@@ -19,8 +19,8 @@ from support.edge.operation_rig import DEAD, Robot
 
 from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.observability.reports import explain
-from lerobot_serve.edge.robot.intervention import InterventionInput
-from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.robot.file_format import InterventionInput
+from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.takeover.person_input import PersonInput
 
 ARM = InterventionInput('leader', 'sensor_msgs/JointState', 0.2)

@@ -4,35 +4,27 @@
 from __future__ import annotations
 
 import pytest
+from support.edge import operation_rig
 from support.edge.controller_rig import arm, STEP_NS
-from support.edge.controller_rig import Bench as Tick
-from support.edge.requester_rig import Bench as Requests
-from support.edge.requester_rig import CHUNK
+from support.edge.requester_rig import CHUNK, S
 
 from lerobot_serve.edge.control.authority import ControlAuthority
-from lerobot_serve.edge.control.operator_control import OperatorControl
-from lerobot_serve.edge.decisions import RobotDecisions
-from lerobot_serve.edge.episodes.outcomes import RunOutcome
-from lerobot_serve.edge.episodes.runner import EpisodeRunner
+from lerobot_serve.edge.episodes.outcomes import REPORTED_OUTCOMES, RunOutcome
+from lerobot_serve.edge.episodes.runner import ActiveEpisode, EpisodeRunner
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
-from lerobot_serve.edge.takeover.takeover import Takeover
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 
 
-class Robot:
+class Robot(operation_rig.Robot):
     """All that runs need, without threads; `live` is a control step."""
 
-    def __init__(self, **robot: object) -> None:
-        self.tick, self.requests = Tick(arm(0.5), **robot), Requests()
+    def __init__(self, **tick: object) -> None:
+        super().__init__(run_on_start=False, robot=arm(0.5), **tick)
         self.requests.now_ns = self.tick.now_ns
         controller, requester = self.tick.controller, self.requests.requester
-        decisions = RobotDecisions()
-        self.operation = OperatorControl(
-            controller, requester, Takeover(None, decisions), decisions, run_on_start=False
-        )
         self.runs = EpisodeRunner(controller, self.operation, requester, lambda: self.tick.now_ns)
 
     def begin(self, **goal: object) -> None:
@@ -40,17 +32,8 @@ class Robot:
         requester = self.requests.requester
         requester._start_episode(requester._next_episode.pop())
 
-    def live(self, steps: int = 1) -> None:
-        for _ in range(steps):
-            self.tick.orders = self.operation.update()
-            self.tick.step()
-
     def judge(self, outcome: int, episode_id: str, text: str = '') -> None:
         self.runs.on_outcome(EpisodeOutcome(episode_id=episode_id, outcome=outcome, text=text))
-
-    def lives_through(self, *events: ConnectionEvent) -> None:
-        for event in events:
-            self.requests.connection.handle(event, 'told so')
 
 
 @pytest.fixture
@@ -239,7 +222,7 @@ def test_the_feedback_is_that_of_the_present_run(robot):
     assert (told.state, told.rung) == (ConnectionState.STREAMING, RungKind.RAMP)
     assert told.elapsed_s == pytest.approx(0.1)
     assert told.action_age_s == pytest.approx(0.08)
-    assert told.queue_remaining_s == pytest.approx(len(CHUNK) * bench.settings.step_s)
+    assert told.queue_remaining_s == pytest.approx(len(CHUNK) * bench.step_s)
     assert told.actions_executed == 5
     robot.runs.cancel()
     robot.runs.poll()
@@ -267,3 +250,74 @@ def test_a_run_without_a_chunk_names_no_policy(robot):
     robot.runs.cancel()
     result = robot.runs.poll()
     assert (result.slot, result.policy) == ('', '')
+
+
+# one run: every way to end, and that the first one counts
+
+
+def run(max_duration_s: float = 0.0) -> ActiveEpisode:
+    return ActiveEpisode(5 * S, max_duration_s, 'fold-1', 0, 0, 0, 0)
+
+
+def check(
+    present: ActiveEpisode, at_s: float = 6.0, **changes: object
+) -> tuple[RunOutcome, str] | None:
+    known = {
+        'state': ConnectionState.STREAMING,
+        'reason': 'fine',
+        'latched': False,
+        'stopped': False,
+    }
+    return present.check(int(at_s * S), **(known | changes))
+
+
+@pytest.mark.parametrize(
+    'state', [state for state in ConnectionState if state != ConnectionState.DEAD]
+)
+def test_it_goes_on_whatever_the_connection_does(state):
+    assert check(run(), state=state) is None
+
+
+ENDS = [
+    (
+        {'state': ConnectionState.DEAD, 'reason': 'no session for 60 s'},
+        RunOutcome.DEAD,
+        'no session for 60 s',
+    ),
+    ({'latched': True}, RunOutcome.STOPPED, 'Safety cage latched'),
+    ({'stopped': True}, RunOutcome.STOPPED, 'Stop service called'),
+    ({'at_s': 15.0}, RunOutcome.TIMEOUT, '10 s elapsed'),
+]
+
+
+@pytest.mark.parametrize(('changes', 'outcome', 'text'), ENDS)
+def test_it_ends_by_itself(changes, outcome, text):
+    assert check(run(10.0), **changes) == (outcome, text)
+
+
+def test_time_ends_it_not_a_moment_too_soon_and_never_without_a_bound():
+    assert check(run(10.0), at_s=14.999) is None
+    assert check(run(0.0), at_s=1e9) is None
+
+
+def test_the_first_to_say_so_counts():
+    ended = run(10.0)
+    ended.end(RunOutcome.SUCCESS, 'in the box')
+    ended.end(RunOutcome.CANCELLED, 'cancelled')
+    assert check(ended, at_s=99.0, state=ConnectionState.DEAD, latched=True) == (
+        RunOutcome.SUCCESS,
+        'in the box',
+    )
+    given_up = run()
+    assert check(given_up, state=ConnectionState.DEAD, reason='gone')[0] is RunOutcome.DEAD
+    assert check(given_up) == (RunOutcome.DEAD, 'gone')
+
+
+def test_the_outcomes_are_those_of_the_action():
+    for outcome in RunOutcome:
+        assert getattr(RunEpisode.Result, outcome.name) == outcome
+    assert {
+        EpisodeOutcome.SUCCESS: ('success', RunOutcome.SUCCESS),
+        EpisodeOutcome.FAILURE: ('failure', RunOutcome.FAILURE),
+        EpisodeOutcome.ABORTED: ('aborted', RunOutcome.FAILURE),
+    } == REPORTED_OUTCOMES

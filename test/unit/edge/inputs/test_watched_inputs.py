@@ -10,12 +10,13 @@ import pytest
 from support.edge.edge_transport_rig import ROBOT
 
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.edge.inputs.frozen_cameras import (
+from lerobot_serve.edge.inputs.monitor import (
     FrozenCameraDetector,
+    InputMonitor,
     is_same_frame,
     MIN_REPEATS,
 )
-from lerobot_serve.edge.inputs.monitor import InputMonitor
+from lerobot_serve.edge.parameters import EdgeParameters
 
 S = 1_000_000_000
 REST, MOVED = np.zeros(3), np.array([0.0, 0.5, 0.0])
@@ -78,8 +79,7 @@ def watched(*, stops: bool = False, bound_s: float = 0.0) -> tuple[InputMonitor,
     robot = replace(ROBOT, cameras=cameras)
     return InputMonitor(
         robot,
-        FrozenCameraDetector(2.0),
-        stop_on_frozen=stops,
+        EdgeParameters(on_frozen_camera='stop_observations' if stops else 'warn'),
         stamp_ns=lambda raw, topic: raw,
         now_ns=lambda: 100 * S,
         mono_ns=iter(range(0, 10_000 * S, S)).__next__,

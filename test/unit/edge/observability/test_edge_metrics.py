@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from support.edge import operation_rig
 from support.edge.controller_rig import arm, STEP_NS, WAYS
-from support.edge.requester_rig import CHUNK, MS, SETTINGS
+from support.edge.requester_rig import CHUNK, MS, STEP_S
 from support.golden import listed
 from support.paths import REPOSITORY
 
@@ -16,7 +16,7 @@ from lerobot_serve.edge.observability.metrics import collect, serve, why_not_rea
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 
 DOCUMENT = REPOSITORY / 'docs' / 'edge_controller.md'
@@ -83,7 +83,7 @@ def ask_and_hear(robot: Robot) -> None:
     assert series['network_seconds_sum', 'b'] == pytest.approx(0.02)
     assert series['round_trip_seconds_count', 'other'] == 1
     assert series['requests_superseded_total',] == 3
-    assert series['queue_remaining_seconds',] == pytest.approx(2 * len(CHUNK) * SETTINGS.step_s)
+    assert series['queue_remaining_seconds',] == pytest.approx(2 * len(CHUNK) * STEP_S)
 
 
 def have_one_in_flight(robot: Robot) -> None:

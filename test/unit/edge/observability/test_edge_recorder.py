@@ -27,7 +27,7 @@ from lerobot_serve.contract.schema import Codec, Flag, Status
 from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.connection import ConnectionEvent
-from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.edge.wiring import load_robot
 from lerobot_serve.tools.audit.checks.command_bounds import read_bounds

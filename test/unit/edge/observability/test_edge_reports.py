@@ -83,7 +83,7 @@ def test_the_state_tells_what_is_left_and_what_was_counted(robot):
     tick.plan(0.5, float('nan'), age_ns=3 * STEP_NS)
     tick.commands(4)
     told = robot.state()
-    assert told.queue_remaining_s == pytest.approx(len(CHUNK) * bench.settings.step_s)
+    assert told.queue_remaining_s == pytest.approx(len(CHUNK) * bench.step_s)
     assert told.action_age_s == pytest.approx(0.08)
     assert (told.control_steps, told.control_steps_missed, told.actions_executed) == (9, 1, 4)
     assert (told.stalls, told.cage_trips) == (1, 1)

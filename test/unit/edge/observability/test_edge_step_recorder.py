@@ -21,7 +21,7 @@ class Driven:
 
     def __init__(self, *, max_step: float = 10.0, **bench: object) -> None:
         self.bench, self.notes = Bench(arm(max_step), **bench), Notes()
-        self.recorder = StepRecorder(self.notes, CLIENT)
+        self.recorder = StepRecorder(self.notes, lambda: 0, client_id=CLIENT)
         self.say, self.tick = ControlAuthority.POLICY, 0
 
     def drive(self, steps: int = 1) -> list[dict]:
@@ -30,7 +30,9 @@ class Driven:
         for _ in range(steps):
             self.tick += 1
             now_ns, executed = self.bench.now_ns, self.bench.step()
-            self.recorder.record(now_ns, self.tick, executed, self.bench.controller, self.say)
+            self.recorder.step_finished(
+                now_ns, self.tick, executed, self.bench.controller, self.say
+            )
         return self.commands[before:]
 
     @property

@@ -17,11 +17,14 @@ from lerobot_serve.edge.robot import urdf
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription, StateSource
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.edge.robot.file_format import (
+    Deadman,
+    InterventionInput,
+    JOY,
+    JoyAxis,
     ROBOT_BYTES_LIMIT,
     RobotFileError,
     URDF_BYTES_LIMIT,
 )
-from lerobot_serve.edge.robot.intervention import Deadman, InterventionInput, JOY, JoyAxis
 from lerobot_serve.edge.robot.measurement import measured_values, measuring_indices
 
 SO101_JOINTS = (
@@ -373,14 +376,14 @@ def test_all_that_it_may_say():
         'deadman': {'topic': 'joy', 'button': 4},
     }
     assert parsed(device).intervention == InterventionInput(
-        '/leader/joints', 'trajectory_msgs/JointTrajectory', 0.5, Deadman('joy', 4)
+        '/leader/joints', 'trajectory_msgs/JointTrajectory', 0.5, Deadman(4, 'joy')
     )
 
 
 def test_a_joystick_has_axes_and_its_own_deadman():
-    assert parsed(JOYSTICK | {'deadman': {'button': 1}}).intervention == InterventionInput(
-        'joy', JOY, 0.2, Deadman('joy', 1), (JoyAxis(PAN, 0, 0.5),)
-    )
+    device = parsed(JOYSTICK | {'deadman': {'button': 1}}).intervention
+    assert device == InterventionInput('joy', JOY, 0.2, Deadman(1), {PAN: JoyAxis(0, 0.5)})
+    assert device.deadman_topic == 'joy'
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES, elapsed_time
-from lerobot_serve.edge.session.pipeline import ReplyResult
-from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.pipeline import EpisodeRequest, ReplyResult
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 
 # how a chunk joins what is left
@@ -47,7 +46,7 @@ def test_the_delay_is_that_of_the_arrival_not_of_the_look():
 
 
 def test_a_chunk_is_appended_where_the_robot_appends():
-    bench = guided(append=True, rtc=False)
+    bench = guided(merge_mode='append', rtc=False)
     fill(bench)
     request = bench.send_request()
     bench.actions.take()
@@ -57,9 +56,9 @@ def test_a_chunk_is_appended_where_the_robot_appends():
     assert played(bench) == [*ROWS[1:].tolist(), *(2 * ROWS).tolist()]
 
 
-@pytest.mark.parametrize('append', [True, False])
-def test_a_chunk_of_an_episode_that_has_ended_is_refused(append):
-    bench = guided(append=append, rtc=False)
+@pytest.mark.parametrize('merge_mode', ['append', 'replace'])
+def test_a_chunk_of_an_episode_that_has_ended_is_refused(merge_mode):
+    bench = guided(merge_mode=merge_mode, rtc=False)
     request = bench.send_request()
     # whoever ends it clears at once; the thread has not got to it yet
     bench.actions.clear()
@@ -316,15 +315,15 @@ OLD, NEW = ROWS.tolist(), (2 * ROWS).tolist()
     ('agreement', 'pace', 'flag', 'rows'),
     [
         # conditioned: it continues what is left, whatever `merge` says of others
-        (RTC, {'append': True}, Flag.NONE, NEW),
-        (RTC, {'append': False}, Flag.NONE, NEW),
+        (RTC, {'merge_mode': 'append'}, Flag.NONE, NEW),
+        (RTC, {'merge_mode': 'replace'}, Flag.NONE, NEW),
         # not conditioned: without rtc, with a server that has none, or where it ignored the prefix
-        (RTC, {'append': True, 'rtc': False}, Flag.NONE, OLD + NEW),
-        (replace(RTC, supports_rtc=False), {'append': True}, Flag.NONE, OLD + NEW),
-        (RTC, {'append': True}, Flag.PREFIX_IGNORED, OLD + NEW),
+        (RTC, {'merge_mode': 'append', 'rtc': False}, Flag.NONE, OLD + NEW),
+        (replace(RTC, supports_rtc=False), {'merge_mode': 'append'}, Flag.NONE, OLD + NEW),
+        (RTC, {'merge_mode': 'append'}, Flag.PREFIX_IGNORED, OLD + NEW),
         # an operator chose the jump
-        (RTC, {'append': False, 'rtc': False}, Flag.NONE, NEW),
-        (RTC, {'append': False}, Flag.PREFIX_IGNORED, NEW),
+        (RTC, {'merge_mode': 'replace', 'rtc': False}, Flag.NONE, NEW),
+        (RTC, {'merge_mode': 'replace'}, Flag.PREFIX_IGNORED, NEW),
     ],
 )
 def test_an_unconditioned_chunk_never_cuts_into_the_running_one(agreement, pace, flag, rows):
@@ -332,7 +331,7 @@ def test_an_unconditioned_chunk_never_cuts_into_the_running_one(agreement, pace,
 
 
 def test_what_is_left_of_another_policy_is_not_cut_into():
-    bench = guided(append=True)
+    bench = guided(merge_mode='append')
     fill(bench, ROWS[:2], 'old@0')
     fill(bench, ROWS[2:], 'new@1')
     request = bench.send_request()
@@ -478,4 +477,4 @@ def test_what_is_executed_while_frames_are_encoded_is_not_played_again():
     assert hear(bench, request, ROWS, model=10 * ROWS, policy='act@0') is ReplyResult.MERGED
     assert np.array_equal(played(bench)[0], ROWS[5])
     # the next prefix is as long as that
-    assert bench.pipeline._merger.delay_steps(bench.now_ns, bench.settings) == 5
+    assert bench.pipeline._merger.delay_steps(bench.now_ns) == 5

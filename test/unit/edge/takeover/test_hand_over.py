@@ -21,12 +21,16 @@ from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.queue.action_queue import ChunkSource, QueueMark
-from lerobot_serve.edge.robot.intervention import InterventionInput
+from lerobot_serve.edge.robot.file_format import InterventionInput
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.session.settings import EpisodeRequest
-from lerobot_serve.edge.takeover.person_input import COMMAND, DeviceState, PersonInput
+from lerobot_serve.edge.session.pipeline import EpisodeRequest
+from lerobot_serve.edge.takeover.person_input import (
+    COMMAND,
+    DeviceState,
+    PersonInput,
+    PersonTarget,
+)
 from lerobot_serve.edge.takeover.takeover import Takeover
-from lerobot_serve.edge.takeover.target import PersonTarget
 
 MAX_STEP, LOW, HIGH = 0.5, -100.0, 100.0
 LEADER = InterventionInput('leader', 'sensor_msgs/JointState', 0.05)

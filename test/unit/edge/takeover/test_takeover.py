@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
+from msgspec import structs, UNSET
 import numpy as np
 import pytest
 from support.edge.controller_rig import arm
@@ -15,21 +16,21 @@ from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.authority import Intervention
 from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.robot.description import CameraInput, RobotDescription
-from lerobot_serve.edge.robot.intervention import Deadman, InterventionInput
+from lerobot_serve.edge.robot.file_format import Deadman, InterventionInput
 from lerobot_serve.edge.takeover.person_input import (
     COMMAND,
     DEADMAN,
     DeviceState,
     PersonInput,
+    PersonTarget,
 )
 from lerobot_serve.edge.takeover.takeover import intervention_of, NOT_CONFIGURED, Takeover
-from lerobot_serve.edge.takeover.target import PersonTarget
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 TIMEOUT_NS = 200_000_000
 LEADER = InterventionInput('leader', 'sensor_msgs/JointState', TIMEOUT_NS / 1e9)
-HELD = replace(LEADER, deadman=Deadman('joy', 4))
+HELD = structs.replace(LEADER, deadman=Deadman(4, 'joy'))
 
 
 class Messages:
@@ -168,7 +169,7 @@ def test_rates_move_positions_from_where_they_are_and_set_velocities():
 
 def robot(topic: str, deadman: str = '') -> RobotDescription:
     device = InterventionInput(
-        topic, 'std_msgs/Float64MultiArray', 0.2, Deadman(deadman, 0) if deadman else None
+        topic, 'std_msgs/Float64MultiArray', 0.2, Deadman(0, deadman) if deadman else UNSET
     )
     camera = CameraInput('front', 'camera', 'sensor_msgs/Image', 1.0)
     return replace(arm(), cameras=(camera,), intervention=device)

@@ -47,7 +47,7 @@ def test_a_halt_and_its_end_are_states_of_the_robot():
 def test_a_changed_parameter_has_an_author():
     trace, records = recorder()
     old = RouterParameters(slot_prod=('/p',))
-    trace.parameters(old, replace(old, split_percent=7), 'kim@lab: why')
+    trace.changed_parameters(old, replace(old, split_percent=7), 'kim@lab: why')
     (record,) = records
     assert (record['name'], record['new'], record['by']) == ('split_percent', 7, 'kim@lab: why')
 

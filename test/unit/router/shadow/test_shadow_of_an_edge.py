@@ -38,7 +38,7 @@ class Fleet:
     def __init__(self, folder: Path, *, interpolation: int, delay_steps: int) -> None:
         self.robot, self.delay_steps = arm(joints=JOINTS), delay_steps
         self.parameters = EdgeParameters(interpolation_multiplier=interpolation)
-        self.requests = Bench(step_s=STEP_S, append=False, request_threshold_s=6 * STEP_S)
+        self.requests = Bench(step_s=STEP_S, merge_mode='replace', request_threshold_s=6 * STEP_S)
         self.controller = wiring.make_controller(
             self.parameters, self.robot, RobotDecisions(), self.requests.actions, lambda: None
         )

@@ -223,7 +223,7 @@ def test_no_image_is_looked_at_by_the_thread_that_answers(told, monkeypatch):
     rig = Rig(observer=told.observer)
     rig.open()
     threads = []
-    redaction = told.recorder._redaction.__class__
+    redaction = told.recorder.redaction.__class__
     real = redaction.image_records
 
     def image_records(self, images):

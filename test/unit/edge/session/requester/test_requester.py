@@ -23,8 +23,7 @@ from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.agreement import check_agreement
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.session.pipeline import ReplyResult
-from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.pipeline import EpisodeRequest, ReplyResult
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
 
@@ -135,7 +134,7 @@ def test_while_enough_is_left_to_play_it_does_not_ask():
 
 
 def test_replace_skips_what_was_lived_through_during_the_round_trip(start):
-    bench = start(append=False, step_s=0.01)
+    bench = start(merge_mode='replace', step_s=0.01)
     bench.now_ns = 90 * MS
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     bench.answer(bench.request(), rows)
@@ -149,7 +148,7 @@ def test_replace_skips_what_was_lived_through_during_the_round_trip(start):
 
 
 def test_a_first_chunk_is_played_from_its_first_row(start):
-    bench = start(append=False, step_s=0.001)
+    bench = start(merge_mode='replace', step_s=0.001)
     request = bench.request()
     bench.now_ns = 500 * MS
     bench.answer(request)

@@ -17,7 +17,7 @@ from lerobot_serve.edge.inputs.latest import InputsNotReady, LatestInputs
 from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session import requester
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.pipeline import EpisodeRequest
 
 ONE = ('/a',)
 

@@ -9,7 +9,7 @@ from support.edge.requester_rig import ABC, CHUNK, Simulation
 from lerobot_serve.contract.schema import Refusal, Status
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.pipeline import EpisodeRequest
 
 GONE = ServerUnreachable('no answer')
 OTHER_JOINTS = SessionRefused(Refusal.ACTION_NAMES, 'the policy moves another robot')

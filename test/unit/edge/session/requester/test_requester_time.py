@@ -16,7 +16,7 @@ from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.session.settings import EpisodeRequest
+from lerobot_serve.edge.session.pipeline import EpisodeRequest
 
 ONE = ('/a',)
 GONE = ServerUnreachable('no answer')
@@ -26,7 +26,7 @@ LONG = np.zeros((20, 3), np.float32)
 
 def streaming(**pace: object) -> Simulation:
     """Return a robot that plays what it is given, ten rows a second."""
-    bench = Simulation(servers=ONE, append=False, **pace)
+    bench = Simulation(servers=ONE, merge_mode='replace', **pace)
     bench.answers['/a'] = {'robot': LONG}
     bench.play(100.0)
     return bench
@@ -221,7 +221,7 @@ def happen(bench: Simulation, event: str, *details: object) -> None:
 def test_whatever_happens_one_request_is_in_flight_and_it_never_spins(
     script, max_consecutive_timeouts
 ):
-    bench = Simulation(append=False, max_consecutive_timeouts=max_consecutive_timeouts)
+    bench = Simulation(merge_mode='replace', max_consecutive_timeouts=max_consecutive_timeouts)
     send_request = bench.pipeline.send_request
 
     def alone(settings: object) -> object:
@@ -245,7 +245,9 @@ def test_whatever_happens_one_request_is_in_flight_and_it_never_spins(
 @pytest.mark.parametrize(('step_s', 'buffer_s', 'rows'), [(0.1, 0.3, 3), (0.1, 0.6, 6)])
 def test_what_rounding_leaves_to_wait_for_does_not_make_it_spin(step_s, buffer_s, rows):
     assert rows * step_s > buffer_s
-    bench = Simulation(servers=ONE, step_s=step_s, request_threshold_s=buffer_s, append=False)
+    bench = Simulation(
+        servers=ONE, step_s=step_s, request_threshold_s=buffer_s, merge_mode='replace'
+    )
     bench.answers['/a'] = {'robot': LONG[:rows]}
     bench.run(1.0)
     assert len(bench.requests) == 1
