@@ -32,8 +32,8 @@ from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.data_path.routing_table import RoutingTable
-from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.replicas.health import HealthRules
@@ -60,7 +60,7 @@ PARAMETERS = {
 
 
 class HandedOver:
-    """A Transport that keeps the last request, and drops replies."""
+    """A ReplicaTransport that keeps the last request, and drops replies."""
 
     def __init__(self) -> None:
         self.server, self.raw = '', b''
@@ -137,7 +137,9 @@ def make(outside: HandedOver, writer: StoreWriter, stats: SlotStats) -> Dispatch
         ask = SessionRequest(name, 1, 1, f'/{name}/chunk', (), (), (), 30.0)
         robots.add(ClientSession(ask, dict(SLOTS), time.monotonic_ns()))
     sticky = PlacementTable(CAPACITY, writer=writer)
-    rules = DispatchRules(50, SECOND, hedge_factor=2.0, hedge_budget_percent=10.0)
+    rules = RouterParameters(
+        split_percent=50, reply_timeout_s=1.0, hedge_factor=2.0, hedge_budget_percent=10.0
+    )
     table = RoutingTable(slots, robots, sticky, stats, rules)
     placement = EpisodePlacement(slots, sticky, stats)
     return Dispatcher(

@@ -55,10 +55,8 @@ from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.sessions.job_queue import JobQueue
 from lerobot_serve.router.sessions.manager import SessionManager
 from lerobot_serve.router.settings import (
-    dispatch_rules,
     make_sessions,
     make_slots,
-    shadow_rules,
     to_ns,
 )
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
@@ -235,7 +233,7 @@ class RouterCore:
             make_sessions(parameters),
             PlacementTable(capacity, self.writer.content.placements, self.writer),
             stats,
-            dispatch_rules(parameters),
+            parameters,
         )
         table.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)
         return table
@@ -249,7 +247,7 @@ class RouterCore:
             links.shadow,
             SecondDraws(self.table.replicas, links.second_draws).client_for,
             self._publish_comparison,
-            shadow_rules(self.parameters),
+            self.parameters,
             self._context,
         )
 
@@ -281,12 +279,12 @@ class RouterCore:
         self.decisions.when_written(self._apply_rules)
         self.canary.change_parameters(parameters, by=author)
         if self.feed:
-            self.feed.rules = shadow_rules(parameters)
+            self.feed.rules = parameters
 
     def _apply_rules(self) -> None:
         """Let a new split take effect with its version in a shared state, which is known now."""
         with self.table.lock:
-            self.table.change_rules(dispatch_rules(self.parameters))
+            self.table.change_rules(self.parameters)
             self.table.placements.split_version = self.writer.revision_of(SPLIT)
 
     def set_parameters(self, by: str, **values: Any) -> None:

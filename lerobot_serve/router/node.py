@@ -216,7 +216,7 @@ class PolicyRouter(LifecycleNode):
             links = RouterLinks(
                 replicas.clients,
                 ReplicaTransport(
-                    replicas.clients, self._replies, self._drops, self._no_session.publish
+                    replicas.clients, self._replies.send, self._drops, self._no_session.publish
                 ),
                 self._publish,
                 shadow=shadow,

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create the slots, sessions and rules of a router from its parameters. Pure functions."""
+"""Create the slots and sessions of a router from its parameters. Pure functions."""
 
 from __future__ import annotations
 
-from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.health import HealthRules
 from lerobot_serve.router.replicas.slot import Slot, VerdictRecords
 from lerobot_serve.router.sessions.client_sessions import ClientSessions
-from lerobot_serve.router.shadow.sampling import ShadowRules
 
 
 def make_slots(
@@ -38,20 +36,6 @@ def make_sessions(parameters: RouterParameters) -> ClientSessions:
     return ClientSessions(
         grace_ns=to_ns(parameters.session_grace_s), idle_ns=to_ns(parameters.session_idle_s)
     )
-
-
-def dispatch_rules(parameters: RouterParameters) -> DispatchRules:
-    return DispatchRules(
-        parameters.split_percent,
-        to_ns(parameters.reply_timeout_s),
-        hedge_factor=parameters.hedge_factor,
-        hedge_budget_percent=parameters.hedge_budget_percent,
-        failover_slots=parameters.takeover_slots,
-    )
-
-
-def shadow_rules(parameters: RouterParameters) -> ShadowRules:
-    return ShadowRules(parameters.shadow_sample_percent, parameters.shadow_spread_percent)
 
 
 def to_ns(seconds: float) -> int:

@@ -25,8 +25,8 @@ from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.request_timer import RequestTimer
 from lerobot_serve.router.data_path.routing_table import RoutingTable
-from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.placement.split import bucket
@@ -42,7 +42,13 @@ TIMEOUT_NS = SECOND
 SLOTS = {'a': ('/a1', '/a2'), 'b': ('/b1', '/b2')}
 RULES = HealthRules(failures_to_unhealthy=5)
 REPLICA_RULES = HealthRules(failures_to_unhealthy=2)
-ROUTING = DispatchRules(50, TIMEOUT_NS, hedge_factor=2.0, hedge_budget_percent=10.0)
+ROUTING = RouterParameters(
+    split_percent=50,
+    reply_timeout_s=1.0,
+    hedge_factor=2.0,
+    hedge_budget_percent=10.0,
+    failover_slots='none',
+)
 STATE = np.zeros((1, 2), np.float32)
 ROWS = np.zeros((2, 2), np.float32)
 LOCK_LIMIT_S = 10.0
@@ -117,7 +123,7 @@ class Rig:
         self,
         slots: dict[str, tuple[str, ...]] = SLOTS,
         *,
-        routing: DispatchRules = ROUTING,
+        routing: RouterParameters = ROUTING,
         rules: HealthRules = RULES,
         replica_rules: HealthRules = REPLICA_RULES,
         capacity: int = 10_000,

@@ -9,7 +9,6 @@ from pathlib import Path
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.core import RouterCore
-from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
@@ -69,7 +68,7 @@ class RoutingRig:
             self.splits.append(values.pop('split_percent'))
         self.core.change_parameters(replace(self.core.parameters, **values))
 
-    def make_transport(self) -> Transport:
+    def make_transport(self) -> RecordingTransport:
         """Return what carries requests and replies."""
         return self.outside
 

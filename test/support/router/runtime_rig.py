@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
-from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
 from lerobot_serve.router.runtime import RouterRuntime
 from lerobot_serve.router.thread_group import ThreadGroup
@@ -60,13 +59,13 @@ class RuntimeRig(RoutingRig):
         self.behind, self.group = Replicas(), ThreadGroup(self.start)
         self.warned.clear()
 
-    def make_transport(self) -> Transport:
+    def make_transport(self) -> ReplicaTransport:
         replies = SimpleNamespace(send=lambda topic, raw: self.sent.append(raw) or True)
         clients = {
             name: SimpleNamespace(send=lambda raw, name=name: self.outside.send(name, raw))
             for name in self.clients
         }
-        return ReplicaTransport(clients, replies, self.drops, self.unknown.append)
+        return ReplicaTransport(clients, replies.send, self.drops, self.unknown.append)
 
     def routing(self) -> RouterRuntime:
         return RouterRuntime(self.core, self.behind, self.group, self.context)

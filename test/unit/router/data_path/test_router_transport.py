@@ -62,7 +62,7 @@ class Rig:
         self.warned: list[str] = []
         clients = {'/a': SimpleNamespace(send=self.to_server.append)}
         self.unknown: list[Chunk] = []
-        self.wiring = ReplicaTransport(clients, self.replies, self.drops, self.unknown.append)
+        self.wiring = ReplicaTransport(clients, self.replies.send, self.drops, self.unknown.append)
         context = replace(make_context(self, self.warned), stamp=lambda: Time(sec=7))
         self.publisher = DecisionPublisher(self.told.append, self.drops, context)
         self.robots = ClientSessions(grace_ns=0, idle_ns=0)

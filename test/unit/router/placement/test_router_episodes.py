@@ -398,7 +398,7 @@ def test_more_than_its_share_goes_to_a_slot_only_where_it_is_declared(by, spare)
         rig.rules(split_percent=100)
     else:
         rig.slots['b'].is_on_trial = True
-    rig.rules(failover_slots=frozenset('b') if spare else frozenset())
+    rig.rules(failover_slots='b' if spare else 'none')
     episode = episode_in('a')
     ask(rig, episode)
     rig.set_available('/a1', False)
@@ -571,7 +571,7 @@ def test_a_failure_in_the_new_slot_waits_for_no_hedge_of_the_old_one():
 
 
 def test_a_silent_replica_that_replies_after_its_requests_have_moved_is_not_relayed(rig):
-    rig.rules(failover_slots=frozenset('ab'))
+    rig.rules(failover_slots='both')
     ask(rig, IN_B)
     rig.forget()
     raw = rig.request(episode=IN_B)
