@@ -23,6 +23,7 @@ from lerobot_serve_interfaces.msg import CameraSpec, DropCount, Extension, Serve
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 
 NO_SWAP = SwapStatus()
+UNCONFIGURED_TEXT = 'no policy is loaded; configure the node'
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +146,9 @@ def fill_policy(response: Any, description: PolicyDescription) -> None:
     response.supports_rtc = description.supports_rtc
     response.observation_steps = description.observation_steps
     response.observation_stride_steps = description.observation_stride_steps
+
+
+def policy_summary(description: PolicyDescription) -> str:
+    """Return the served policy as one line of the log."""
+    kind = description.state_class.name.lower()
+    return f'{description.fingerprint} ({description.policy_type}, {kind}) on {description.device}'

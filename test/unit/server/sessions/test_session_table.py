@@ -185,9 +185,9 @@ def test_hearing_a_stranger_keeps_nothing():
 def test_changed_rules_leave_open_sessions_open():
     sessions = table()
     before = sessions.open(ask(), 0, MANY)
-    sessions.apply_live_rules(replace(RULES, max_sessions=1, grace_ns=0))
+    sessions.apply_live_rules(replace(RULES, max_sessions=1, session_grace_s=0.0))
     assert list(sessions) == [before]
-    assert sessions.rules == replace(RULES, max_sessions=1, grace_ns=0)
+    assert sessions.rules == replace(RULES, max_sessions=1, session_grace_s=0.0)
     assert sessions.open(ask(instance=2), 0, MANY).request.instance == 2
 
 
@@ -228,7 +228,7 @@ def test_the_time_that_sessions_were_open_counts_within_the_window():
 
 
 def test_one_process_does_not_take_all_sessions():
-    sessions = table(process_sessions=2, max_sessions=MANY)
+    sessions = table(max_sessions_per_process=2, max_sessions=MANY)
     for number in (1, 2):
         sessions.open(ask(f'name_{number}', instance=5), 0, MANY)
     refused = refusal(sessions, ask('name_3', instance=5), MANY)
@@ -242,7 +242,7 @@ def test_one_process_does_not_take_all_sessions():
 
 
 def test_one_process_does_not_take_over_all_sessions_of_silent_clients():
-    sessions = table(process_sessions=2, max_sessions=MANY)
+    sessions = table(max_sessions_per_process=2, max_sessions=MANY)
     for number in (1, 2, 3):
         sessions.open(ask(f'name_{number}', instance=number), 0, MANY)
     later_ns = int(60 * S)
@@ -365,7 +365,7 @@ class SessionLife(RuleBasedStateMachine):
     def open(self, name, epoch, instance, limit):
         known = self.model.get(name)
         same = known and known[:2] == [epoch, instance]
-        in_use = known and known[1] != instance and self.now_ns - known[2] < RULES.grace_ns
+        in_use = known and known[1] != instance and self.now_ns - known[2] < RULES.session_grace_ns
         is_over = known and known[1] == instance and epoch < known[0]
         refused = in_use or is_over or (not known and len(self.model) >= limit)
         asked = ask(name, epoch, instance=instance)
@@ -400,9 +400,9 @@ class SessionLife(RuleBasedStateMachine):
             entry[3] = None if listening else self.now_ns if entry[3] is None else entry[3]
             silent_ns = self.now_ns - entry[2]
             deaf_ns = 0 if entry[3] is None else self.now_ns - entry[3]
-            if silent_ns > RULES.idle_ns:
+            if silent_ns > RULES.session_idle_ns:
                 expected[name] = 'session_idle'
-            elif min(silent_ns, deaf_ns) > RULES.grace_ns:
+            elif min(silent_ns, deaf_ns) > RULES.session_grace_ns:
                 expected[name] = 'client_gone'
         ended = self.sessions.close_expired(self.now_ns, lambda _: listening)
         assert {session.request.client_id: reason for session, reason in ended} == expected
