@@ -26,7 +26,8 @@ from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
-from lerobot_serve.contract.schema import Codec, Flag, MsgType, StateClass, Status
+from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.contract.schema import Codec, Flag, MsgType, Status
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
@@ -37,7 +38,6 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.replicas.health import HealthRules
-from lerobot_serve.router.replicas.replica import ReplicaReport
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
@@ -127,10 +127,14 @@ def make(outside: HandedOver, writer: StoreWriter, stats: SlotStats) -> Dispatch
     slots = {name: Slot(name, servers, health, health) for name, servers in SLOTS.items()}
     for slot in slots.values():
         for server in slot.replicas:
-            state_class = StateClass.CHUNK_STATELESS
-            slot.record_report(
-                server, ReplicaReport(f'{slot.name}@1', slot.name, state_class, True)
+            status = ServerStatus(
+                policy=f'{slot.name}@1',
+                slot=slot.name,
+                state=ServerStatus.State.ACTIVE,
+                state_class=ServerStatus.StateClass.CHUNK_STATELESS,
+                warmed_up=True,
             )
+            slot.record_report(server, status)
     robots = ClientSessions(grace_ns=5 * SECOND, idle_ns=60 * SECOND)
     for number in range(ROBOTS):
         name = f'robot-{number}'

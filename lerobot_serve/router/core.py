@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lerobot_serve.contract.fingerprint import digest_of, weights_of
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.api.messages import shadow_divergence
 from lerobot_serve.router.canary.controller import (
@@ -42,7 +43,7 @@ from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
-from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
+from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import (
     EpisodeTransition,
@@ -316,7 +317,7 @@ class RouterCore:
 
     # replicas
 
-    def update_replica(self, server: str, report: ReplicaReport) -> str:
+    def update_replica(self, server: str, report: ServerStatus) -> str:
         """Record the report of a replica; return a text if the policy of its slot changes."""
         replica = self.replicas[server]
         slot = self.table.slot_of(replica)

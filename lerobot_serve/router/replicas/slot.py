@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from lerobot_serve.contract.fingerprint import weights_of
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.router.placement.eligibility import (
     BARRING_VERDICTS,
     check_eligibility,
@@ -25,7 +26,7 @@ from lerobot_serve.router.placement.eligibility import (
     SlotUse,
 )
 from lerobot_serve.router.replicas.health import Health, HealthRules
-from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
+from lerobot_serve.router.replicas.replica import is_serving, Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class Slot:
         """Why the slot may not have a share of new episodes; empty when it may."""
         return check_eligibility(SlotUse.GET_SHARE, self.conditions()).reason
 
-    def record_report(self, server: str, report: ReplicaReport, now_ns: int = 0) -> str:
+    def record_report(self, server: str, report: ServerStatus, now_ns: int = 0) -> str:
         """Record the report of a replica; return a text if the policy of the slot changes."""
         self.replicas[server].record_report(report, now_ns)
         return self._changed_policy()
@@ -191,7 +192,7 @@ class Slot:
     def _choose_policy(self) -> None:
         """Set the policy of the slot from the reports, and name the replicas of another."""
         reports = [replica.report for replica in self if replica.report and replica.is_available]
-        policies = [r.policy for r in reports if r.is_active and r.slot == self.name]
+        policies = [r.policy for r in reports if is_serving(r) and r.slot == self.name]
         is_kept = self.is_policy_pinned and self.policy in policies
         if policies and not is_kept:
             self.policy = policies[0]
@@ -200,7 +201,7 @@ class Slot:
 
     def _mismatch_reason(self, replica: Replica) -> str:
         report = replica.report
-        if report is None or not report.is_active:
+        if report is None or not is_serving(report):
             return ''
         if report.slot != self.name:
             return (
