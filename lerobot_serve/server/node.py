@@ -44,9 +44,7 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.inference import policy_loading
-from lerobot_serve.server.inference.inference_loop import InferenceLoop
-from lerobot_serve.server.inference.one_shot_requests import OneShotRequests
-from lerobot_serve.server.inference.reply_sender import ReplySender
+from lerobot_serve.server.inference.inference_loop import InferenceLoop, ReplySender
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.messages import (
     policy_summary,
@@ -93,6 +91,9 @@ class PolicyServer(LifecycleNode):
         )
         self._reply_publishers = LinkReplies(ReplyPublishers(self), self._zenoh)
         self._sender = ReplySender(self._reply_publishers.send, self._statistics, self._observer)
+        self._inference = InferenceLoop(
+            self._request_queue, self._sender, lambda: self.core, lambda: self.server_state
+        )
         # observations of both links arrive in threads of their own
         self._intake_lock = threading.Lock()
         # a status is built and published as one, so that an older one never comes later
@@ -115,14 +116,6 @@ class PolicyServer(LifecycleNode):
         )
         if endpoint:
             runtime.on_close(endpoint.close)
-        self._inference = InferenceLoop(
-            self._request_queue,
-            self._sender,
-            self._statistics,
-            self._observer,
-            core=lambda: self.core,
-            server_state=lambda: self.server_state,
-        )
         producers = [
             runtime.thread('inference', self._inference.run, self._request_queue.close),
             runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake),
@@ -168,11 +161,10 @@ class PolicyServer(LifecycleNode):
                 on_drop=self._statistics.record_drop,
                 log_warning=self.log_warning,
             )
-        one_shots = OneShotRequests(lambda: self.core, lambda: self.server_state)
         if self._zenoh:
-            self._zenoh.serve_predictions(one_shots.predict, self._withdraw)
+            self._zenoh.serve_predictions(self._inference.predict, self._withdraw)
         self._action = PredictChunkAction(
-            self, one_shots.predict, self._withdraw, self._request_queue.__len__
+            self, self._inference.predict, self._withdraw, self._request_queue.__len__
         )
         self.create_timer(self.parameters.status_period_s, self._on_timer)
         self._publish_status()

@@ -24,7 +24,7 @@ from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.policies.base import Prediction
 from lerobot_serve.quotas.rules import parse_quotas
 from lerobot_serve.server.core import bounded_ns
-from lerobot_serve.server.inference.reply_sender import ReplySender
+from lerobot_serve.server.inference.inference_loop import ReplySender
 
 GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')
 
