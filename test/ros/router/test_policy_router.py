@@ -60,14 +60,6 @@ def test_decisions_are_published_once_for_an_episode(client, slots):
     assert decision.server == '/a/policy_server'
 
 
-def test_without_an_episode_id_routing_is_degraded_said_once_and_counted(client, slots):
-    for _ in range(3):
-        assert client.round_trip(episode_id='').status == Status.OK
-    slots.wait_for_drop('no_episode_id', 3)
-    assert slots.wait_for_decision('').missing_episode_id
-    assert slots.log('router').count('sends no episode_id') == 1
-
-
 def test_an_unknown_robot_gets_no_session_and_the_known_one_still_its_chunk(client, slots):
     refused: list[bytes] = []
     slots.node.create_subscription(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
-from support.router.dispatch_rig import episode_in, MS, Rig, ROUTING, SECOND, TIMEOUT_NS
+from support.router.dispatch_rig import episode_in, MS, Rig, SECOND, TIMEOUT_NS
 
 from lerobot_serve.contract.schema import Flag, StateClass, Status
 from lerobot_serve.router.data_path.dispatch_step import DispatchStep
@@ -31,15 +31,6 @@ def got(rig: Rig, episode: str = IN_B, name: str = 'robot') -> tuple[str, int]:
         rig.answer(server, raw)
     ((_, flags, slot),) = rig.replies
     return slot, flags
-
-
-def test_a_split_that_changes_moves_nothing_that_runs(rig):
-    for split in (0, 100, 50, 1, 99):
-        rig.rules(split_percent=split)
-        assert got(rig) == ('b', 0) if split else True
-        if not split:
-            assert got(rig) == ('b', 0)
-    assert got(rig, 'a new one') == ('a', 0)
 
 
 def test_an_operators_drain_moves_nothing_that_runs(rig):
@@ -494,14 +485,6 @@ def test_where_all_are_gone_the_robot_may_go_on_with_its_own_servers(rig):
     ((status, _),) = refusals(rig)
     assert status == Status.NO_SESSION
     assert rig.drop('unanswered') == 1 and rig.drop('no_slot') == 0
-
-
-def test_the_split_is_not_what_counts_for_the_slot_of_an_episode_that_runs(rig):
-    ask(rig, IN_B)
-    rig.rules(split_percent=100)
-    rig.forget()
-    assert ask(rig, IN_B) == ['/b1']
-    assert ROUTING.split_percent == 50
 
 
 @pytest.mark.parametrize('known', ['b@7', 'b@2', ''])

@@ -80,19 +80,6 @@ def test_a_session_takes_the_default_task():
     assert (session.task, session.is_task_pinned) == ('dance', False)
 
 
-def test_the_same_ask_twice_is_the_same_session():
-    sessions = table()
-    assert sessions.open(ask(), 0, 1) is sessions.open(ask(), 5, 1)
-    assert len(sessions) == 1
-
-
-def test_asking_again_is_being_heard():
-    sessions = table()
-    sessions.open(ask(), 0, MANY)
-    sessions.open(ask(), 60 * S, MANY)
-    assert sessions.close_expired(61 * S, lambda _: False) == []
-
-
 def test_a_new_epoch_replaces_the_session():
     sessions = table()
     old = sessions.open(ask(epoch=7), 0, 1)
@@ -156,12 +143,6 @@ def test_a_second_robot_of_the_same_name_is_refused_while_the_first_is_heard():
     for words in ("'robot_1'", '5.0 s ago', 'its own client_id', 'retry after 5 s'):
         assert words in str(refused)
     assert sessions.open(second, 9 * S, MANY).request.instance == 2
-
-
-def test_a_robot_takes_over_from_itself_at_once():
-    sessions = table()
-    sessions.open(ask(), 0, MANY)
-    assert sessions.open(ask(epoch=9), 1, MANY).request.session_epoch == 9
 
 
 def test_only_the_right_epoch_closes_a_session():
