@@ -468,6 +468,11 @@ class RouterParameters:
         """The time limit of a reply; a later one counts as a failure."""
         return int(self.reply_timeout_s * 1e9)
 
+    @property
+    def leave_within_ns(self) -> int:
+        """How long running episodes may stay in a slot that is drained."""
+        return int(self.episode_drain_timeout_s * 1e9)
+
     def share_percent(self, slot_name: str) -> int:
         """Return the configured share of new episodes of a slot; 100 for a single slot."""
         if slot_name == SINGLE_SLOT:

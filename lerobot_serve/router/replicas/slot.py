@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from lerobot_serve.contract.fingerprint import weights_of
 from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.eligibility import (
     BARRING_VERDICTS,
     check_eligibility,
@@ -230,3 +231,25 @@ def overall_health(slots: dict[str, Slot]) -> str:
     if not bad:
         return 'healthy'
     return 'unavailable' if len(bad) == len(slots) else f'slot_{bad[0]}_drained'
+
+
+def make_slots(
+    parameters: RouterParameters, verdicts: VerdictRecords | None = None
+) -> dict[str, Slot]:
+    """Return the slots of a router by name."""
+    of_slot, of_replica = (
+        HealthRules(
+            failures_to_unhealthy,
+            successes_to_recover=parameters.healthy_threshold,
+            first_probe_ns=int(parameters.probe_initial_interval_s * 1e9),
+            max_probe_interval_ns=int(parameters.probe_max_interval_s * 1e9),
+        )
+        for failures_to_unhealthy in (
+            parameters.slot_unhealthy_threshold,
+            parameters.replica_unhealthy_threshold,
+        )
+    )
+    return {
+        name: Slot(name, servers, of_slot, of_replica, verdicts)
+        for name, servers in parameters.slots.items()
+    }

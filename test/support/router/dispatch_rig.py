@@ -23,8 +23,8 @@ from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.contract.schema import MsgType, StateClass, Status
 from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.router.data_path.dispatch_step import RequestTimer
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
-from lerobot_serve.router.data_path.request_timer import RequestTimer
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters

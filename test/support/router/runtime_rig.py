@@ -10,8 +10,7 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
-from lerobot_serve.router.runtime import RouterRuntime
-from lerobot_serve.router.thread_group import ThreadGroup
+from lerobot_serve.router.runtime import RouterRuntime, ThreadGroup
 from support.router.dispatch_rig import status_of
 from support.router.router_core_rig import RoutingRig
 

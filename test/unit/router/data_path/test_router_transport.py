@@ -18,11 +18,11 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.limits import TEXT_LIMIT
 from lerobot_serve.contract.schema import MsgType, Status
+from lerobot_serve.router.data_path.dispatch_step import RequestTimer
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.data_path.request_observer import RequestObserver, RequestObservers
-from lerobot_serve.router.data_path.request_timer import RequestTimer
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.monitoring.decision_publisher import DecisionPublisher
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
