@@ -12,13 +12,13 @@ import numpy as np
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.contract.schema import Flag, Refusal, StateClass, Status
 from lerobot_serve.contract.services.session import (
     ServerUnreachable,
     SessionRefused,
     SessionRequest,
 )
-from lerobot_serve.router.replicas.replica import ReplicaReport
 
 HEALTHY, SLOW, HALTED, ABSENT, FAILING, NAN, FORGETFUL, FOREIGN, FULL, TWICE = BEHAVIORS = (
     'well',
@@ -76,14 +76,16 @@ class RouterModelServer:
         return self.mood not in (ABSENT, HALTED)
 
     @property
-    def seen(self) -> ReplicaReport:
-        return ReplicaReport(
-            self.policy,
-            self.slot,
-            StateClass.CHUNK_STATELESS,
-            True,
+    def seen(self) -> ServerStatus:
+        swap = ServerStatus.Swap
+        return ServerStatus(
+            policy=self.policy,
+            slot=self.slot,
+            state=ServerStatus.State.ACTIVE,
+            state_class=StateClass.CHUNK_STATELESS,
+            warmed_up=True,
             max_sessions=8,
-            has_swapped=self.has_swapped,
+            swap=swap.DONE if self.has_swapped else swap.NONE,
         )
 
     def answers(self, raw: bytes, random: Random) -> list[tuple[int, bytes]]:

@@ -26,18 +26,18 @@ from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
-from lerobot_serve.contract.schema import Codec, Flag, MsgType, StateClass, Status
+from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.contract.schema import Codec, Flag, MsgType, Status
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.data_path.routing_table import RoutingTable
-from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.replicas.health import HealthRules
-from lerobot_serve.router.replicas.replica import ReplicaReport
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
@@ -60,7 +60,7 @@ PARAMETERS = {
 
 
 class HandedOver:
-    """A Transport that keeps the last request, and drops replies."""
+    """A ReplicaTransport that keeps the last request, and drops replies."""
 
     def __init__(self) -> None:
         self.server, self.raw = '', b''
@@ -127,17 +127,23 @@ def make(outside: HandedOver, writer: StoreWriter, stats: SlotStats) -> Dispatch
     slots = {name: Slot(name, servers, health, health) for name, servers in SLOTS.items()}
     for slot in slots.values():
         for server in slot.replicas:
-            state_class = StateClass.CHUNK_STATELESS
-            slot.record_report(
-                server, ReplicaReport(f'{slot.name}@1', slot.name, state_class, True)
+            status = ServerStatus(
+                policy=f'{slot.name}@1',
+                slot=slot.name,
+                state=ServerStatus.State.ACTIVE,
+                state_class=ServerStatus.StateClass.CHUNK_STATELESS,
+                warmed_up=True,
             )
+            slot.record_report(server, status)
     robots = ClientSessions(grace_ns=5 * SECOND, idle_ns=60 * SECOND)
     for number in range(ROBOTS):
         name = f'robot-{number}'
         ask = SessionRequest(name, 1, 1, f'/{name}/chunk', (), (), (), 30.0)
         robots.add(ClientSession(ask, dict(SLOTS), time.monotonic_ns()))
     sticky = PlacementTable(CAPACITY, writer=writer)
-    rules = DispatchRules(50, SECOND, hedge_factor=2.0, hedge_budget_percent=10.0)
+    rules = RouterParameters(
+        split_percent=50, reply_timeout_s=1.0, hedge_factor=2.0, hedge_budget_percent=10.0
+    )
     table = RoutingTable(slots, robots, sticky, stats, rules)
     placement = EpisodePlacement(slots, sticky, stats)
     return Dispatcher(

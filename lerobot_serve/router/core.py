@@ -8,12 +8,14 @@ Called by the executor thread unless a method names other threads.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from lerobot_serve.contract.fingerprint import digest_of, weights_of
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.api.messages import shadow_divergence
 from lerobot_serve.router.canary.controller import (
@@ -42,8 +44,8 @@ from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
-from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
-from lerobot_serve.router.replicas.slot import Slot
+from lerobot_serve.router.replicas.replica import Replica
+from lerobot_serve.router.replicas.slot import make_slots, Slot
 from lerobot_serve.router.replicas.slot_stats import (
     EpisodeTransition,
     OutcomeReceipt,
@@ -51,16 +53,9 @@ from lerobot_serve.router.replicas.slot_stats import (
     SlotStats,
 )
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
-from lerobot_serve.router.sessions.client_sessions import ClientSession
+from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
 from lerobot_serve.router.sessions.job_queue import JobQueue
 from lerobot_serve.router.sessions.manager import SessionManager
-from lerobot_serve.router.settings import (
-    dispatch_rules,
-    make_sessions,
-    make_slots,
-    shadow_rules,
-    to_ns,
-)
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
 from lerobot_serve.router.shadow.feed import ShadowFeed
 from lerobot_serve.router.shadow.qualification import Qualification
@@ -71,7 +66,9 @@ from lerobot_serve.router.storage.decisions import DurableDecisions
 from lerobot_serve.router.storage.records import COUNTED_UNTIL, counted_until, SPLIT
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.trace.format.records import RecordIds
+from lerobot_serve_interfaces.msg import ServerStatus as ServerStatusMessage
 
+T = TypeVar('T')
 GATE_UNREAD = 'its gate record is not read yet'
 
 
@@ -84,6 +81,16 @@ class RouterHost(Protocol):
     @property
     def core(self) -> RouterCore | None:
         """The core; None unless configured."""
+
+    def run_in_control_thread(self, core: RouterCore, work: Callable[[], T]) -> Awaitable[T]: ...
+
+    def until_durable(self, core: RouterCore) -> Awaitable[str]: ...
+
+    def poll(self) -> None: ...
+
+    def status(self) -> ServerStatusMessage: ...
+
+    def warn(self, text: str) -> None: ...
 
 
 class RouterCore:
@@ -130,7 +137,7 @@ class RouterCore:
 
     def _build(self) -> None:
         parameters, content, context = self.parameters, self.writer.store.content, self._context
-        self.decisions.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
+        self.decisions.leave_within_ns = parameters.leave_within_ns
         self.table = self._make_table()
         folder = parameters.gate_folder
         self._gate_records = GateRecords(Path(folder)) if folder else None
@@ -231,10 +238,13 @@ class RouterCore:
         )
         table = RoutingTable(
             slots,
-            make_sessions(parameters),
+            ClientSessions(
+                grace_ns=int(parameters.session_grace_s * 1e9),
+                idle_ns=int(parameters.session_idle_s * 1e9),
+            ),
             PlacementTable(capacity, self.writer.store.content.placements, self.writer),
             stats,
-            dispatch_rules(parameters),
+            parameters,
         )
         table.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)
         return table
@@ -248,7 +258,7 @@ class RouterCore:
             links.shadow,
             SecondDraws(self.table.replicas, links.second_draws).client_for,
             self._publish_comparison,
-            shadow_rules(self.parameters),
+            self.parameters,
             self._context,
         )
 
@@ -272,7 +282,7 @@ class RouterCore:
         author = self.decisions.author
         if self.recorder:
             self.recorder.changed_parameters(before, parameters, author)
-        self.decisions.leave_within_ns = to_ns(parameters.episode_drain_timeout_s)
+        self.decisions.leave_within_ns = parameters.leave_within_ns
         with self.table.lock:
             self.table.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)
             self.table.stats.verdict_within_ns = parameters.verdict_within_ns
@@ -280,12 +290,12 @@ class RouterCore:
         self.decisions.when_written(self._apply_rules)
         self.canary.change_parameters(parameters, by=author)
         if self.feed:
-            self.feed.rules = shadow_rules(parameters)
+            self.feed.rules = parameters
 
     def _apply_rules(self) -> None:
         """Let a new split take effect with its version in a shared state, which is known now."""
         with self.table.lock:
-            self.table.change_rules(dispatch_rules(self.parameters))
+            self.table.change_rules(self.parameters)
             self.table.placements.split_version = self.writer.revision_of(SPLIT)
 
     def set_parameters(self, by: str, **values: Any) -> None:
@@ -317,7 +327,7 @@ class RouterCore:
 
     # replicas
 
-    def update_replica(self, server: str, report: ReplicaReport) -> str:
+    def update_replica(self, server: str, report: ServerStatus) -> str:
         """Record the report of a replica; return a text if the policy of its slot changes."""
         replica = self.replicas[server]
         slot = self.table.slot_of(replica)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import threading
 from typing import Protocol
 
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.router.api.messages import RouterMessage
+from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.data_path.request_observer import RequestObserver
-from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.monitoring.trace_recorder import RouterTraceRecorder
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.sessions.call_pool import ReplicaClient
 from lerobot_serve.router.shadow.sessions import ShadowClient
-from lerobot_serve_interfaces.msg import ServerStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class RouterLinks:
     """
 
     clients: Mapping[str, ReplicaClient]
-    transport: Transport
+    transport: ReplicaTransport
     publish: Callable[[RouterMessage], None]
     shadow: ShadowLinks | None = None
     recorder: RouterTraceRecorder | None = None

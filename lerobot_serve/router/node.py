@@ -53,9 +53,8 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.ros.predict_chunk_proxy import PredictChunkProxy
 from lerobot_serve.router.ros.replica_links import open_replica_links, open_shadow_links
 from lerobot_serve.router.ros.router_publishers import RouterPublishers
-from lerobot_serve.router.runtime import RouterRuntime
+from lerobot_serve.router.runtime import RouterRuntime, ThreadGroup
 from lerobot_serve.router.storage.decisions import live_changes
-from lerobot_serve.router.thread_group import ThreadGroup
 from lerobot_serve.state_folder import state_folder
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import EpisodeOutcome, Observation, ServerStatus
@@ -142,14 +141,11 @@ class PolicyRouter(LifecycleNode):
             on_drop=self._drops.add,
             qos_overriding_options=qos.OVERRIDABLE,
         )
-        goals = GoalRouter(self)
         self._goals = PredictChunkProxy(
             self,
             self._runtime,
-            goals.choose,
+            GoalRouter(self),
             self._drops.add,
-            refusal=goals.refusal,
-            charge=goals.charge,
             link=self._zenoh.link if self._zenoh else None,
         )
         self.create_timer(POLL_PERIOD_S, self.poll)
@@ -216,7 +212,7 @@ class PolicyRouter(LifecycleNode):
             links = RouterLinks(
                 replicas.clients,
                 ReplicaTransport(
-                    replicas.clients, self._replies, self._drops, self._no_session.publish
+                    replicas.clients, self._replies.send, self._drops, self._no_session.publish
                 ),
                 self._publish,
                 shadow=shadow,
@@ -353,7 +349,7 @@ class PolicyRouter(LifecycleNode):
     def _on_slow_timer(self) -> None:
         routing = self._routing
         if routing:
-            routing.poll_slowly(self._replies.has_subscriber)
+            routing.monitor.poll_slowly(self._replies.has_subscriber)
             self._router_services.close_unused_reply_topics()
         self._publish(self.status())
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
+from lerobot_serve.contract.limits import SINGLE_SLOT
 from lerobot_serve.contract.names import full_name, is_topic, node_name, OVER_ZENOH
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.quotas import rules as quota_rules
@@ -461,6 +462,22 @@ class RouterParameters:
         return frozenset(
             {'a', 'b'} if self.failover_slots == 'both' else {self.failover_slots} - {'none'}
         )
+
+    @property
+    def timeout_ns(self) -> int:
+        """The time limit of a reply; a later one counts as a failure."""
+        return int(self.reply_timeout_s * 1e9)
+
+    @property
+    def leave_within_ns(self) -> int:
+        """How long running episodes may stay in a slot that is drained."""
+        return int(self.episode_drain_timeout_s * 1e9)
+
+    def share_percent(self, slot_name: str) -> int:
+        """Return the configured share of new episodes of a slot; 100 for a single slot."""
+        if slot_name == SINGLE_SLOT:
+            return 100
+        return self.split_percent if slot_name == 'a' else 100 - self.split_percent
 
     def within(self, namespace: str) -> Self:
         """Return the parameters with full server names. Raises ParameterError."""

@@ -3,12 +3,13 @@
 Run a router between configure and cleanup: start, drain and end its threads.
 
 Connections are arguments; no other ROS. The thread of a transition creates, starts, drains and
-closes a RouterRuntime; the executor calls `poll` and `poll_slowly`.
+closes a RouterRuntime; the executor calls `poll`, and the slow poll of its monitor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 import threading
 import time
 
@@ -16,11 +17,46 @@ from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.links import ReplicaConnections
 from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
-from lerobot_serve.router.thread_group import JOIN_LIMIT_S, ThreadGroup
 
 # time limit of a drain for requests in flight
 DRAIN_LIMIT_S = 1.5
 DRAIN_POLL_S = 0.005
+JOIN_LIMIT_S = 5.0
+# starts a thread with name, body and the function that wakes it at the end of the process
+StartThread = Callable[[str, Callable[[], None], Callable[[], None]], threading.Thread]
+
+
+class ThreadGroup:
+    """
+    Threads that end together: each runs until `stop` is set and it is woken. The thread of a
+    transition owns the group.
+    """
+
+    def __init__(self, start: StartThread) -> None:
+        self.stop = threading.Event()
+        self._start = start
+        self._threads: list[threading.Thread] = []
+        self._wakes: list[Callable[[], None]] = []
+
+    def start(
+        self, name: str, run: Callable[[threading.Event], None], wake: Callable[[], None]
+    ) -> None:
+        """Start a thread that calls `run(stop)`; `wake` ends its current wait."""
+        self._wakes.append(wake)
+        thread = self._start(name, partial(run, self.stop), partial(self._end_one, wake))
+        self._threads.append(thread)
+
+    def _end_one(self, wake: Callable[[], None]) -> None:
+        self.stop.set()
+        wake()
+
+    def end(self) -> None:
+        """Set `stop`, wake all threads and wait for each up to JOIN_LIMIT_S."""
+        self.stop.set()
+        for wake in self._wakes:
+            wake()
+        for thread in self._threads:
+            thread.join(JOIN_LIMIT_S)
 
 
 class RouterRuntime:
@@ -114,7 +150,3 @@ class RouterRuntime:
         """Poll the monitor. Several times per second."""
         self.core.writer.expire()
         self.monitor.poll()
-
-    def poll_slowly(self, has_subscriber: Callable[[str], bool]) -> None:
-        """Run the slow poll of the monitor. Once per second."""
-        self.monitor.poll_slowly(has_subscriber)

@@ -23,13 +23,13 @@ from lerobot_serve.quotas.no_session_limiter import NoSessionLimiter
 from lerobot_serve.quotas.quotas import Quotas
 from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
-from lerobot_serve.server.inference.schedulers import Scheduler
+from lerobot_serve.server.inference.schedulers import make_scheduler
 from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import LOAD_WINDOW_NS, ServerStatistics
+from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions import admission
 from lerobot_serve.server.sessions.session_table import Session, SessionTable
-from lerobot_serve.server.sessions.session_validation import SessionRules
 
 MAX_QUEUE_S = 60.0
 ONE_SHOT_DEFERRAL_NS = 1_000_000_000
@@ -48,14 +48,6 @@ class LoadReport:
     max_sessions: int
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionSettings:
-    """The session limit: max_sessions, or fewer if `is_measured`."""
-
-    is_measured: bool
-    network_s: float
-
-
 class Arrival(NamedTuple):
     """A request to answer in the thread that received it: with its refusal, or by the policy."""
 
@@ -71,25 +63,25 @@ class ServerCore:
         worker: InferenceWorker,
         request_queue: RequestQueue,
         statistics: ServerStatistics,
-        rules: SessionRules,
-        admission_settings: AdmissionSettings,
+        parameters: ServerParameters,
         observer: RequestObserver = NO_OBSERVER,
         send_no_session: Callable[[Chunk], None] = lambda _: None,
     ) -> None:
         """
-        `observer` receives sessions and the requests that are dropped before the policy;
-        `send_no_session` publishes the replies to clients without a session, which have no reply
-        topic.
+        It does not accept sessions yet. `observer` receives sessions and the requests that are
+        dropped before the policy; `send_no_session` publishes the replies to clients without a
+        session, which have no reply topic.
         """
         self.worker, self.description = worker, worker.description
-        self.sessions = SessionTable(self.description, rules)
-        self.admission_settings, self.quotas = admission_settings, Quotas()
+        self.sessions = SessionTable(self.description, parameters)
+        self.quotas = Quotas()
         self._request_queue, self._statistics, self._observer = request_queue, statistics, observer
         self._no_session_limiter = NoSessionLimiter()
         self._publish_no_session = send_no_session
         self._refusal: SessionRefused | None = SessionRefused(
             Refusal.NOT_READY, 'configured, not active; activate the node'
         )
+        self.apply_parameters(parameters)
 
     # intake thread
 
@@ -185,7 +177,7 @@ class ServerCore:
 
         # no robot waits for this reply: clients whose queues run dry sooner have priority
         runs_dry_ns = now_ns + max(ONE_SHOT_DEFERRAL_NS, bounded_ns(queue_remaining_s))
-        limit = self.sessions.rules.one_shots
+        limit = self.sessions.rules.max_waiting_goals
         queued = QueuedRequest(session, raw, start.header, now_ns, runs_dry_ns, on_reply=reply)
         if not self._request_queue.put_one_shot(queued, limit):
             self._statistics.record_drop('one_shots_full')
@@ -220,13 +212,17 @@ class ServerCore:
 
     # control thread
 
-    def apply_settings(
-        self, rules: SessionRules, admission_settings: AdmissionSettings, scheduler: Scheduler
-    ) -> None:
-        """Apply the live settings: limits, times, admission and the scheduler."""
-        self.sessions.apply_live_rules(rules)
-        self.admission_settings = admission_settings
+    def apply_parameters(self, parameters: ServerParameters) -> None:
+        """Apply the parameters that may change live; open sessions stay open."""
+        self.sessions.apply_live_rules(parameters)
+        scheduler = make_scheduler(
+            parameters.scheduler,
+            size=parameters.max_batch_size,
+            window_ns=int(parameters.max_batch_delay_ms * 1e6),
+            batch_limit=self.description.batch_limit,
+        )
         self._request_queue.set_scheduler(scheduler, self.sessions.__len__)
+        self.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)
 
     def accept_requests(self) -> None:
         """Accept sessions and requests."""
@@ -251,12 +247,13 @@ class ServerCore:
 
     def session_limit(self, chunk_s: float, now_ns: int) -> int:
         """Return how many sessions are admitted if clients execute a chunk for `chunk_s`."""
-        most = self.sessions.rules.max_sessions
+        rules = self.sessions.rules
+        most = rules.max_sessions
         statistics, service_s = self._statistics, self._statistics.service_s()
-        if not (self.admission_settings.is_measured and service_s > 0 and chunk_s > 0):
+        if not (rules.admission == 'auto' and service_s > 0 and chunk_s > 0):
             return most
         demand = admission.Demand(
-            self._request_rate_hz(chunk_s, now_ns), chunk_s, self.admission_settings.network_s
+            self._request_rate_hz(chunk_s, now_ns), chunk_s, rules.network_round_trip_ms / 1e3
         )
         batch, single_s = statistics.batch_size(), statistics.single_s()
         return min(most, admission.max_robots(service_s, demand, batch, single_s))
@@ -354,7 +351,7 @@ class ServerCore:
         return LoadReport(load, delay_s * 1e3, len(self.sessions), most)
 
 
-def one_shot_session(key: str, rules: SessionRules) -> Session:
+def one_shot_session(key: str, rules: ServerParameters) -> Session:
     """Return the session of a request without a session."""
     request = SessionRequest(
         client_id=key,

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from lerobot_serve.contract import records
 from lerobot_serve.contract.cdr import encodable_text
@@ -16,13 +17,14 @@ from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import Session
-from lerobot_serve.server.swap.swap_status import SwapStatus
 from lerobot_serve.telemetry.process_memory import resident_memory_mb
 from lerobot_serve_interfaces.msg import CameraSpec, DropCount, Extension, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
 
-NO_SWAP = SwapStatus()
+SwapState = records.ServerStatus.Swap
+UNCONFIGURED_TEXT = 'no policy is loaded; configure the node'
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,44 @@ class ServerState:
     @property
     def name(self) -> str:
         return records.ServerStatus.State.of(self.state).word
+
+
+@dataclass(frozen=True, slots=True)
+class SwapStatus:
+    """How the last swap of the policy ended, in a word and in a sentence."""
+
+    state: SwapState = SwapState.NONE
+    text: str = ''
+
+
+NO_SWAP = SwapStatus()
+
+
+class ServerNode(Protocol):
+    """The members of the node that its services and the swap of its policy use."""
+
+    # None unless configured
+    core: ServerCore | None
+    server_state: ServerState
+
+    @property
+    def parameters(self) -> ServerParameters: ...
+
+    @property
+    def inactive_reason(self) -> str:
+        """Why the server does not serve; empty while it does."""
+
+    def status(self) -> ServerStatus: ...
+
+    def on_swap_status(self) -> None:
+        """The status of the swap has changed. Any thread."""
+
+    def on_swapped(self, folder: Path) -> None:
+        """The policy of this folder is served now. Thread `swap`."""
+
+    def log_info(self, text: str) -> None: ...
+
+    def log_warning(self, text: str) -> None: ...
 
 
 def server_status_message(
@@ -145,3 +185,9 @@ def fill_policy(response: Any, description: PolicyDescription) -> None:
     response.supports_rtc = description.supports_rtc
     response.observation_steps = description.observation_steps
     response.observation_stride_steps = description.observation_stride_steps
+
+
+def policy_summary(description: PolicyDescription) -> str:
+    """Return the served policy as one line of the log."""
+    kind = description.state_class.name.lower()
+    return f'{description.fingerprint} ({description.policy_type}, {kind}) on {description.device}'

@@ -42,21 +42,23 @@ from lerobot_serve.ros.node.service_events import enable_service_events
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
-from lerobot_serve.server import assembly
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.inference import policy_loading
-from lerobot_serve.server.inference.inference_loop import InferenceLoop
-from lerobot_serve.server.inference.one_shot_requests import OneShotRequests
-from lerobot_serve.server.inference.reply_sender import ReplySender
+from lerobot_serve.server.inference.inference_loop import InferenceLoop, ReplySender
 from lerobot_serve.server.inference.request_queue import RequestQueue
-from lerobot_serve.server.messages import server_status_message, ServerState
+from lerobot_serve.server.messages import (
+    policy_summary,
+    server_status_message,
+    ServerState,
+    UNCONFIGURED_TEXT,
+)
 from lerobot_serve.server.observability import metrics
 from lerobot_serve.server.observability.request_observer import make_request_observer, NodeContext
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_service import SessionService
 from lerobot_serve.server.swap.policy_swap import PolicySwap
-from lerobot_serve.server.swap.swap_folder import SwapRefused
+from lerobot_serve.server.swap.swap_folder import check_policy_path_change, SwapRefused
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession, SwapPolicy
@@ -74,7 +76,7 @@ class PolicyServer(LifecycleNode):
     def __init__(self, runtime: NodeRuntime) -> None:
         super().__init__('policy_server', runtime)
         self._node_parameters = NodeParameters(
-            self, ServerParameters, self._is_unconfigured, assembly.check_policy_path_change
+            self, ServerParameters, self._is_unconfigured, check_policy_path_change
         )
         self._node_parameters.on_change(self._apply_parameters)
         self._statistics, self._request_queue = ServerStatistics(), RequestQueue()
@@ -83,12 +85,15 @@ class PolicyServer(LifecycleNode):
         )
         self._observer = make_request_observer(lambda: self.parameters, self._statistics, context)
         self.core: ServerCore | None = None
-        self.server_state = ServerState(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
+        self.server_state = ServerState(ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT)
         self._zenoh = serve_over_zenoh(
             zenoh_settings(self.parameters), self.get_fully_qualified_name()
         )
         self._reply_publishers = LinkReplies(ReplyPublishers(self), self._zenoh)
         self._sender = ReplySender(self._reply_publishers.send, self._statistics, self._observer)
+        self._inference = InferenceLoop(
+            self._request_queue, self._sender, lambda: self.core, lambda: self.server_state
+        )
         # observations of both links arrive in threads of their own
         self._intake_lock = threading.Lock()
         # a status is built and published as one, so that an older one never comes later
@@ -111,14 +116,6 @@ class PolicyServer(LifecycleNode):
         )
         if endpoint:
             runtime.on_close(endpoint.close)
-        self._inference = InferenceLoop(
-            self._request_queue,
-            self._sender,
-            self._statistics,
-            self._observer,
-            core=lambda: self.core,
-            server_state=lambda: self.server_state,
-        )
         producers = [
             runtime.thread('inference', self._inference.run, self._request_queue.close),
             runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake),
@@ -164,11 +161,10 @@ class PolicyServer(LifecycleNode):
                 on_drop=self._statistics.record_drop,
                 log_warning=self.log_warning,
             )
-        one_shots = OneShotRequests(lambda: self.core, lambda: self.server_state)
         if self._zenoh:
-            self._zenoh.serve_predictions(one_shots.predict, self._withdraw)
+            self._zenoh.serve_predictions(self._inference.predict, self._withdraw)
         self._action = PredictChunkAction(
-            self, one_shots.predict, self._withdraw, self._request_queue.__len__
+            self, self._inference.predict, self._withdraw, self._request_queue.__len__
         )
         self.create_timer(self.parameters.status_period_s, self._on_timer)
         self._publish_status()
@@ -217,13 +213,13 @@ class PolicyServer(LifecycleNode):
         except Exception as error:
             self._set_state(ServerStatus.FAILED, f'{error}; correct it and configure again')
             raise
-        self.core = assembly.make_core(
+        self.core = ServerCore(
             worker,
             self._request_queue,
             self._statistics,
             parameters,
-            observer=self._observer,
-            send_no_session=self._no_session.publish,
+            self._observer,
+            self._no_session.publish,
         )
         self._observer.on_policy_changed(self.core.description)
         self._swap.reset()
@@ -240,7 +236,7 @@ class PolicyServer(LifecycleNode):
         self._set_state(ServerStatus.ACTIVE)
         for note in core.description.notes:
             self.log_warning(note)
-        what = assembly.policy_summary(core.description)
+        what = policy_summary(core.description)
         self.log_info(f'serving {what} as {self.get_fully_qualified_name()}')
 
     def deactivate(self) -> None:
@@ -271,12 +267,12 @@ class PolicyServer(LifecycleNode):
         self._observer.on_policy_changed(None)
         self._reply_publishers.retain(set())
         self._request_queue.run_job(memory.release_unused, CLEANUP_TIMEOUT_S)
-        self._set_state(ServerStatus.UNCONFIGURED, assembly.UNCONFIGURED_TEXT)
+        self._set_state(ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT)
 
     def _configured_core(self) -> ServerCore:
         """Return the core; the lifecycle allows no other transition without one."""
         if self.core is None:
-            raise RuntimeError(assembly.UNCONFIGURED_TEXT)
+            raise RuntimeError(UNCONFIGURED_TEXT)
         return self.core
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -365,7 +361,7 @@ class PolicyServer(LifecycleNode):
     def _apply_parameters(self, parameters: ServerParameters) -> None:
         self._observer.on_parameters_changed(parameters)
         if self.core:
-            assembly.apply_live_parameters(self.core, parameters)
+            self.core.apply_parameters(parameters)
 
     def _on_timer(self) -> None:
         if self.core:

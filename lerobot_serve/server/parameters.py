@@ -254,6 +254,14 @@ class ServerParameters:
     )
 
     @property
+    def session_grace_ns(self) -> int:
+        return int(self.session_grace_s * 1e9)
+
+    @property
+    def session_idle_ns(self) -> int:
+        return int(self.session_idle_s * 1e9)
+
+    @property
     def quota_rules(self) -> tuple[QuotaRule, ...]:
         """What robots and groups may use. Raises ParameterError."""
         return parse_quotas(self.quotas)

@@ -8,9 +8,11 @@ from typing import Any
 
 from rclpy.serialization import deserialize_message, serialize_message
 
+from lerobot_serve.contract.codec import decode as decode_record
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
-from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import (
     CloseSession,
     GetStatus,
@@ -66,8 +68,10 @@ def reply_topic(service: str, request: Any) -> str:
 
 def read_status(raw: bytes) -> ServerStatus:
     """Raises ValueError."""
-    status: ServerStatus = _read(ServerStatus, raw)
-    return status
+    try:
+        return decode_record(ServerStatus, raw)
+    except Malformed as error:
+        raise ValueError(f'{len(raw)} bytes are no ServerStatus') from error
 
 
 def new_response(service: str) -> Any:

@@ -6,10 +6,10 @@ is awaited.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 import threading
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.limits import REASON_LIMIT
@@ -30,7 +30,7 @@ from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt
 from lerobot_serve.router.sessions.merge_replies import merge_replies
-from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
+from lerobot_serve_interfaces.msg import EpisodeOutcome
 from lerobot_serve_interfaces.srv import (
     CloseSession,
     ControlSlot,
@@ -40,22 +40,7 @@ from lerobot_serve_interfaces.srv import (
     ResetEpisode,
 )
 
-T = TypeVar('T')
 NOT_CONFIGURED = 'the router is not configured; configure and activate it'
-
-
-class ServiceHost(RouterHost, Protocol):
-    """The part of the node that the services use."""
-
-    def run_in_control_thread(self, core: RouterCore, work: Callable[[], T]) -> Awaitable[T]: ...
-
-    def until_durable(self, core: RouterCore) -> Awaitable[str]: ...
-
-    def poll(self) -> None: ...
-
-    def status(self) -> ServerStatus: ...
-
-    def warn(self, text: str) -> None: ...
 
 
 class ReplyTopicManager(Protocol):
@@ -71,7 +56,7 @@ class RouterServices:
 
     def __init__(
         self,
-        host: ServiceHost,
+        host: RouterHost,
         replies: ReplyTopicManager,
         drops: DropCounters,
         read_request: Callable[[OpenSession.Request], SessionRequest],

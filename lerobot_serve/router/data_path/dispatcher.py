@@ -23,13 +23,12 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.schema import Flag, MsgType, Status
 from lerobot_serve.quotas.no_session_limiter import NoSessionLimiter
 from lerobot_serve.quotas.quotas import QuotaRefusal
-from lerobot_serve.router.data_path.dispatch_step import DispatchStep
+from lerobot_serve.router.data_path.dispatch_step import DispatchStep, RequestTimer
 from lerobot_serve.router.data_path.forwarder import RequestForwarder, SLOT_LEFT
 from lerobot_serve.router.data_path.in_flight import InFlightRequest, PendingReply, RequestPurpose
+from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.data_path.request_observer import report_dropped, RequestObserver
-from lerobot_serve.router.data_path.request_timer import RequestTimer
 from lerobot_serve.router.data_path.routing_table import RoutingTable
-from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.data_path.uncharged_requests import SentRequest
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.placement.eligibility import (
@@ -89,7 +88,7 @@ class Dispatcher:
         self,
         table: RoutingTable,
         placement: EpisodePlacement,
-        transport: Transport,
+        transport: ReplicaTransport,
         observer: RequestObserver,
         drops: DropCounters,
         reopen_session: Callable[[ClientSession, str], None],

@@ -12,9 +12,9 @@ from lerobot_serve.quotas.quotas import QuotaRefusal
 from lerobot_serve.router.data_path.dispatch_step import DispatchStep
 from lerobot_serve.router.data_path.hedging import Hedging
 from lerobot_serve.router.data_path.in_flight import InFlightRequest, PendingReply, RequestPurpose
+from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.data_path.routing_table import RoutingTable
-from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.data_path.uncharged_requests import CHARGED_PURPOSES, SentRequest
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.placement.eligibility import Eligibility, SlotUse
@@ -46,7 +46,7 @@ class RequestForwarder:
         self,
         table: RoutingTable,
         placement: EpisodePlacement,
-        transport: Transport,
+        transport: ReplicaTransport,
         observer: RequestObserver,
         drops: DropCounters,
     ) -> None:

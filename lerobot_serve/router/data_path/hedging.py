@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import isnan
 
-from lerobot_serve.router.data_path.rules import DispatchRules
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 
@@ -45,11 +45,11 @@ class Hedging:
         self._budgets = {name: HedgeBudget() for name in slot_names}
         self.hedges = self.won = 0
 
-    def earn(self, slot_name: str, rules: DispatchRules) -> None:
+    def earn(self, slot_name: str, rules: RouterParameters) -> None:
         """Add the share of one request to the budget of a slot."""
         self._budgets[slot_name].earn(rules.hedge_budget_percent)
 
-    def delay_ns(self, replica: Replica, rules: DispatchRules) -> int | None:
+    def delay_ns(self, replica: Replica, rules: RouterParameters) -> int | None:
         """Return the hedge delay of a request to a replica; None for no hedge."""
         if not (rules.hedge_factor and replica.is_stateless):
             return None
@@ -61,7 +61,7 @@ class Hedging:
             return None
         return max(int(rules.hedge_factor * p95_ms * 1e6), HEDGE_FLOOR_NS)
 
-    def spend(self, slot_name: str, rules: DispatchRules) -> bool:
+    def spend(self, slot_name: str, rules: RouterParameters) -> bool:
         """Take one hedge from the budget of a slot and count it; return whether it is allowed."""
         # 0 % disables hedging at once, also with tokens left
         is_allowed = rules.hedge_budget_percent > 0 and self._budgets[slot_name].spend()

@@ -8,7 +8,6 @@ Any thread of the data path. Clients and publishers are arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.data_path import chunk as wire_chunk
@@ -18,46 +17,38 @@ from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.sessions.call_pool import ReplicaClient
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 
 
-class ReplicaSender(Protocol):
-    """Sends requests to a replica; see ros.replica_links."""
-
-    def send(self, raw: bytes) -> None: ...
-
-
-class ReplySender(Protocol):
-    """Publishes on the reply topics of clients; see ros.contract.server_links."""
-
-    def send(self, topic: str, raw: bytes) -> bool: ...
-
-
 class ReplicaTransport:
-    """The Transport of the node."""
+    """See the module. Called without RoutingTable.lock."""
 
     def __init__(
         self,
-        clients: Mapping[str, ReplicaSender],
-        replies: ReplySender,
+        clients: Mapping[str, ReplicaClient],
+        send_reply: Callable[[str, bytes], bool],
         drops: DropCounters,
         publish_no_session: Callable[[Chunk], None],
     ) -> None:
-        """`publish_no_session` is for clients without a session, which have no reply topic."""
-        self._clients, self._replies, self._drops = clients, replies, drops
+        """
+        `send_reply` publishes on the reply topic of a client; `publish_no_session` is for clients
+        without a session, which have none.
+        """
+        self._clients, self._send_reply, self._drops = clients, send_reply, drops
         self._publish_no_session = publish_no_session
 
     def send(self, server: str, raw: bytes) -> None:
         self._clients[server].send(raw)
 
     def reply(self, session: ClientSession, raw: bytes) -> None:
-        if not self._replies.send(session.request.reply_topic, raw):
+        if not self._send_reply(session.request.reply_topic, raw):
             self._drops.add('no_client')
 
     def fail(
         self, request: InFlightRequest, status: Status, text: str, retry_after_s: float = 0.0
     ) -> None:
-        """Reply with a chunk without actions."""
+        """Reply with a chunk without actions; the client may send again after this time."""
         chunk = Chunk(
             request.header.for_reply(Flag.NONE),
             request.session.request.client_id,

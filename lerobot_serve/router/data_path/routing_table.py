@@ -13,8 +13,8 @@ import threading
 
 from lerobot_serve.quotas.quotas import Quotas
 from lerobot_serve.router.data_path.in_flight import InFlightRequests
-from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.data_path.uncharged_requests import UnchargedRequests
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.eligibility import effective_shares
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.replicas.replica import Replica
@@ -25,7 +25,8 @@ from lerobot_serve.router.sessions.client_sessions import ClientSessions
 
 class RoutingTable:
     """
-    Slots, sessions of clients, placements, counters, requests in flight and the current rules.
+    Slots, sessions of clients, placements, counters, requests in flight and the parameters in
+    force, `rules`.
     `lock` guards all of them but `quotas`, which have their own; `sessions` may be read without.
     """
 
@@ -35,7 +36,7 @@ class RoutingTable:
         sessions: ClientSessions,
         placements: PlacementTable,
         stats: SlotStats,
-        rules: DispatchRules,
+        rules: RouterParameters,
     ) -> None:
         self.lock = threading.Lock()
         self.slots, self.sessions = slots, sessions
@@ -48,15 +49,15 @@ class RoutingTable:
         self.change_rules(rules)
 
     @property
-    def rules(self) -> DispatchRules:
+    def rules(self) -> RouterParameters:
         return self._rules
 
-    def change_rules(self, rules: DispatchRules) -> None:
+    def change_rules(self, rules: RouterParameters) -> None:
         """Replace the rules and update the slots accordingly. Under the lock."""
         self._rules = rules
         for slot in self.slots.values():
             slot.has_share = rules.share_percent(slot.name) > 0
-            slot.takes_failover = slot.name in rules.failover_slots
+            slot.takes_failover = slot.name in rules.takeover_slots
 
     def slot_of(self, replica: Replica) -> Slot:
         """Return the slot of a replica."""

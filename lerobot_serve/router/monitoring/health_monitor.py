@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.router.api.messages import RouterMessage, shadow_summary
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.core import RouterCore
@@ -22,11 +23,10 @@ from lerobot_serve.router.monitoring.change_detector import (
     router_digest,
     RouterDigest,
 )
-from lerobot_serve.router.replicas.replica import ReplicaReport
 from lerobot_serve.router.replicas.slot import overall_health
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.feed import ShadowFeed
-from lerobot_serve_interfaces.msg import RouterState, ServerStatus, ShadowSummary
+from lerobot_serve_interfaces.msg import RouterState, ShadowSummary
 
 Publish = Callable[[RouterMessage], None]
 
@@ -57,7 +57,7 @@ class HealthMonitor:
 
     def on_status(self, server: str, status: ServerStatus) -> None:
         """Record the status of a replica."""
-        text = self._core.update_replica(server, ReplicaReport.from_status(status))
+        text = self._core.update_replica(server, status)
         if text:
             self._context.log_warning(text)
         if self._recorded_policies not in (None, self._policies()):

@@ -4,53 +4,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import Self
 
-from lerobot_serve.contract import records
+from msgspec.structs import replace
+
+from lerobot_serve.contract.records import ReplicaState as ReplicaStateMessage
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.router.replicas.health import Health, HealthRules
 from lerobot_serve.router.replicas.latency import RecentLatency
-from lerobot_serve_interfaces.msg import ServerStatus
 
 # a replica is unresponsive after MAX_CONSECUTIVE_LATE late replies, without a reply for
 # SILENCE_FACTOR hedge delays
 MAX_CONSECUTIVE_LATE = 3
 SILENCE_FACTOR = 4
 NO_STATUS_SINCE_RETURN_TEXT = 'available again; no status received yet'
-ReplicaState = records.ReplicaState.State
+ReplicaState = ReplicaStateMessage.State
 STATELESS = (StateClass.CHUNK_STATELESS, StateClass.NEEDS_HISTORY)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaReport:
-    """The part of ServerStatus that the router uses."""
-
-    policy: str
-    slot: str
-    state_class: int
-    is_active: bool
-    load: float = 0.0
-    sessions: int = 0
-    max_sessions: int = 1
-    text: str = ''
-    # whether its policy has been replaced under open sessions
-    has_swapped: bool = False
-
-    @classmethod
-    def from_status(cls, status: ServerStatus) -> Self:
-        """Return the report of a ServerStatus."""
-        return cls(
-            status.policy,
-            status.slot,
-            status.state_class,
-            is_active=status.state == status.ACTIVE and status.warmed_up,
-            load=status.load,
-            sessions=status.active_sessions,
-            max_sessions=status.max_sessions,
-            text=status.text,
-            has_swapped=status.swap != status.SWAP_NONE,
-        )
+def is_serving(status: ServerStatus) -> bool:
+    """Return whether a server runs its policy for clients."""
+    return status.state == ServerStatus.State.ACTIVE and status.warmed_up
 
 
 class Replica:
@@ -60,7 +34,7 @@ class Replica:
         self.name, self.slot = name, slot
         self.health = Health(rules)
         self.latency = RecentLatency()
-        self.report: ReplicaReport | None = None
+        self.report: ServerStatus | None = None
         # its policy before its last swap, empty without one, and when the swap was seen
         self.replaced_policy, self.swapped_ns = '', 0
         self.is_available = False
@@ -84,7 +58,7 @@ class Replica:
     def state(self) -> ReplicaState:
         if self.report is None:
             return ReplicaState.UNKNOWN
-        if not (self.is_available and self.report.is_active):
+        if not (self.is_available and is_serving(self.report)):
             return ReplicaState.UNAVAILABLE
         if self.mismatch:
             return ReplicaState.POLICY_MISMATCH
@@ -142,7 +116,7 @@ class Replica:
             return self.health.reason
         return ''
 
-    def record_report(self, report: ReplicaReport, now_ns: int = 0) -> None:
+    def record_report(self, report: ServerStatus, now_ns: int = 0) -> None:
         """
         Record a report. A server that is inactive, or serves another policy than before, has
         closed its sessions, however short that was; after a swap they are open.
@@ -150,17 +124,20 @@ class Replica:
         before, self.report = self.report, report
         self.is_available = self.has_status = True
         is_other = before is not None and before.policy != report.policy
-        has_swapped = before is not None and before.is_active and report.has_swapped
+        # whether its policy has been replaced under open sessions
+        has_swapped = (
+            before is not None and is_serving(before) and report.swap != ServerStatus.Swap.NONE
+        )
         if before and is_other:
             self.replaced_policy = before.policy if has_swapped else ''
             self.swapped_ns = now_ns
-        self.session_losses += not report.is_active or (is_other and not has_swapped)
+        self.session_losses += not is_serving(report) or (is_other and not has_swapped)
 
     def record_swap(self, policy: str, now_ns: int) -> None:
         """Record a policy that replies before the status which names it."""
         if self.report:
             self.replaced_policy, self.swapped_ns = self.report.policy, now_ns
-            self.report = replace(self.report, policy=policy, has_swapped=True)
+            self.report = replace(self.report, policy=policy, swap=ServerStatus.Swap.DONE)
 
     def set_available(self, *, is_available: bool) -> None:
         """
@@ -168,7 +145,9 @@ class Replica:
         report is marked inactive: a server that returns may be another process.
         """
         if self.is_available and not is_available and self.report:
-            self.report = replace(self.report, is_active=False, text=NO_STATUS_SINCE_RETURN_TEXT)
+            self.report = replace(
+                self.report, state=ServerStatus.State.INACTIVE, text=NO_STATUS_SINCE_RETURN_TEXT
+            )
             self.has_status = False
         self.is_available = is_available
 

@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from lerobot_serve.contract.fingerprint import weights_of
+from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.eligibility import (
     BARRING_VERDICTS,
     check_eligibility,
@@ -25,7 +27,7 @@ from lerobot_serve.router.placement.eligibility import (
     SlotUse,
 )
 from lerobot_serve.router.replicas.health import Health, HealthRules
-from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
+from lerobot_serve.router.replicas.replica import is_serving, Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ class Slot:
         """Why the slot may not have a share of new episodes; empty when it may."""
         return check_eligibility(SlotUse.GET_SHARE, self.conditions()).reason
 
-    def record_report(self, server: str, report: ReplicaReport, now_ns: int = 0) -> str:
+    def record_report(self, server: str, report: ServerStatus, now_ns: int = 0) -> str:
         """Record the report of a replica; return a text if the policy of the slot changes."""
         self.replicas[server].record_report(report, now_ns)
         return self._changed_policy()
@@ -191,7 +193,7 @@ class Slot:
     def _choose_policy(self) -> None:
         """Set the policy of the slot from the reports, and name the replicas of another."""
         reports = [replica.report for replica in self if replica.report and replica.is_available]
-        policies = [r.policy for r in reports if r.is_active and r.slot == self.name]
+        policies = [r.policy for r in reports if is_serving(r) and r.slot == self.name]
         is_kept = self.is_policy_pinned and self.policy in policies
         if policies and not is_kept:
             self.policy = policies[0]
@@ -200,7 +202,7 @@ class Slot:
 
     def _mismatch_reason(self, replica: Replica) -> str:
         report = replica.report
-        if report is None or not report.is_active:
+        if report is None or not is_serving(report):
             return ''
         if report.slot != self.name:
             return (
@@ -229,3 +231,25 @@ def overall_health(slots: dict[str, Slot]) -> str:
     if not bad:
         return 'healthy'
     return 'unavailable' if len(bad) == len(slots) else f'slot_{bad[0]}_drained'
+
+
+def make_slots(
+    parameters: RouterParameters, verdicts: VerdictRecords | None = None
+) -> dict[str, Slot]:
+    """Return the slots of a router by name."""
+    of_slot, of_replica = (
+        HealthRules(
+            failures_to_unhealthy,
+            successes_to_recover=parameters.healthy_threshold,
+            first_probe_ns=int(parameters.probe_initial_interval_s * 1e9),
+            max_probe_interval_ns=int(parameters.probe_max_interval_s * 1e9),
+        )
+        for failures_to_unhealthy in (
+            parameters.slot_unhealthy_threshold,
+            parameters.replica_unhealthy_threshold,
+        )
+    )
+    return {
+        name: Slot(name, servers, of_slot, of_replica, verdicts)
+        for name, servers in parameters.slots.items()
+    }

@@ -23,7 +23,7 @@ from lerobot_serve.contract.data_path.header import Envelope, read_envelope
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.ros.contract.predict_chunk_action import OnReply, PredictChunkAction
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.router.api.goal_router import GoalRoute
+from lerobot_serve.router.api.goal_router import GoalRoute, GoalRouter
 from lerobot_serve.router.ros.goal_dispatcher import GoalDispatcher, GoalRequest, RETRY_HINT
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
@@ -42,26 +42,22 @@ OnFailure = Callable[[Status, str], None]
 
 class PredictChunkProxy:
     """
-    `choose` returns the route of a goal of a size, `refusal` why the reply of a policy in a slot
-    is withheld, `charge` takes the inference of a client [ms], `drop` counts failures. The action
-    exists as long as the node; a goal without a server fails with the reason.
+    `goals` selects the servers, `drop` counts failures. The action exists as long as the node; a
+    goal without a server fails with the reason.
     """
 
     def __init__(
         self,
         node: Node,
         runtime: NodeRuntime,
-        choose: Callable[[Envelope, int], GoalRoute],
+        goals: GoalRouter,
         drop: Callable[[str], None],
         *,
-        refusal: Callable[[str, str], str] = lambda slot, policy: '',
-        charge: Callable[[str, float], None] = lambda client_id, inference_ms: None,
         limit_s: float = GOAL_TIMEOUT_S,
         link: ZenohLink | None = None,
     ) -> None:
         """`link` reaches the servers over Zenoh."""
-        self._choose, self._refusal, self._charge = choose, refusal, charge
-        self._drop, self._limit_s = drop, limit_s
+        self._goals, self._drop, self._limit_s = goals, drop, limit_s
         self._numbers = count(1)
         self._dispatcher = GoalDispatcher(node, runtime, link)
         self._action = PredictChunkAction(
@@ -70,7 +66,7 @@ class PredictChunkProxy:
 
     def drain(self) -> None:
         """
-        Wait DRAIN_S for replies, then fail the goals in flight. `choose` must reject new goals by
+        Wait DRAIN_S for replies, then fail the goals in flight. `goals` must reject new ones by
         now; the executor runs meanwhile.
         """
         if not self._action.wait_until_replied(DRAIN_S):
@@ -81,7 +77,7 @@ class PredictChunkProxy:
     def _predict(self, raw: bytes, reply: OnReply) -> str:
         """Start a goal and return its key. Executor thread."""
         key, start = f'goal#{next(self._numbers)}', read_envelope(raw)
-        choice = self._choose(start, len(raw))
+        choice = self._goals.choose(start, len(raw))
         fail = partial(self._fail, start, choice.slot, reply)
         if not choice.server:
             fail(choice.status, choice.text, choice.retry_after_s)
@@ -105,9 +101,9 @@ class PredictChunkProxy:
         self, choice: GoalRoute, reply: OnReply, fail: OnFailure, chunk: ActionChunk
     ) -> None:
         """Relay a chunk, unless its policy is not eligible any more. Thread `goals`."""
-        self._charge(chunk.client_id, chunk.inference_ms)
+        self._goals.charge(chunk.client_id, chunk.inference_ms)
         is_ok = chunk.status == ActionChunk.OK
-        if is_ok and (why := self._refusal(choice.slot, chunk.policy)):
+        if is_ok and (why := self._goals.refusal(choice.slot, chunk.policy)):
             fail(Status.NO_SLOT, f'{why}; {RETRY_HINT}')
             return
         chunk.header.flags |= choice.flags

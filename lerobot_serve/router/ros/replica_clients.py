@@ -15,15 +15,19 @@ from rclpy.node import Node
 from rclpy.subscription import Subscription
 
 from lerobot_serve.contract.names import ros_token
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.service_bytes import read_status
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.topics.dedicated_subscription import (
     DedicatedSubscriptions,
     LivelinessStatus,
 )
-from lerobot_serve_interfaces.msg import ActionChunk, ServerStatus
+from lerobot_serve_interfaces.msg import ActionChunk
+from lerobot_serve_interfaces.msg import ServerStatus as ServerStatusMessage
 
+MALFORMED_STATUS = 'malformed_status'
 OnReply = Callable[[str, bytes], None]
 OnStatus = Callable[[str, ServerStatus], None]
 
@@ -54,8 +58,9 @@ class ReplicaClients:
         lifespan_s: float,
         stop: threading.Event,
         shadow: str = '',
+        on_drop: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._node = node
+        self._node, self._on_drop = node, on_drop
         self.clients = {
             server: ReplicaClient(
                 node,
@@ -81,9 +86,21 @@ class ReplicaClients:
             client.topic = self._node.resolve_topic_name(topic)
             client.publisher_count = partial(self._subscriptions.publisher_count, topic)
             subscription = self._node.create_subscription(
-                ServerStatus, f'{server}/status', partial(on_status, server), qos.STATE
+                ServerStatusMessage,
+                f'{server}/status',
+                partial(self._on_status, on_status, server),
+                qos.STATE,
+                raw=True,
             )
             self._statuses.append(subscription)
+
+    def _on_status(self, on_status: OnStatus, server: str, raw: bytes) -> None:
+        try:
+            status = read_status(raw)
+        except ValueError:
+            self._on_drop(MALFORMED_STATUS)
+        else:
+            on_status(server, status)
 
     def run(self, stop: threading.Event) -> None:
         """Deliver replies until `stop` is set and `wake` is called."""

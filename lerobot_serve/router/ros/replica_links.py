@@ -46,6 +46,7 @@ def open_replica_links(
             tuple(server for server in parameters.servers if server not in over_zenoh),
             lifespan_s=parameters.observation_lifespan_s,
             stop=stop,
+            on_drop=on_drop,
         ),
         _open_zenoh_replicas(node, over_zenoh, link, on_drop, parameters.observation_lifespan_s)
         if over_zenoh

@@ -14,10 +14,7 @@ import zenoh
 from lerobot_serve.contract.names import node_name
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.router.ros.replica_clients import (
-    OnReply,
-    OnStatus,
-)
+from lerobot_serve.router.ros.replica_clients import MALFORMED_STATUS, OnReply, OnStatus
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S
@@ -113,7 +110,7 @@ class ZenohReplicas:
         try:
             status = service_bytes.read_status(raw)
         except ValueError as error:
-            self._on_drop('malformed_status')
+            self._on_drop(MALFORMED_STATUS)
             self._unreadable[server] = f'its status cannot be read ({error}); {SAME_VERSION}'
             return
         self._unreadable.pop(server, None)

@@ -41,6 +41,8 @@ class ReplicaClient(Protocol):
 
     def is_matched(self, timeout_s: float) -> bool: ...
 
+    def send(self, raw: bytes) -> None: ...
+
 
 class ReplicaCallPool:
     """

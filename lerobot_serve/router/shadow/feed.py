@@ -28,10 +28,11 @@ from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
 from lerobot_serve.router.shadow.sample_joiner import RequestKey
-from lerobot_serve.router.shadow.sampling import is_drawn_twice, is_shadowed, ShadowRules
+from lerobot_serve.router.shadow.sampling import is_drawn_twice, is_shadowed
 from lerobot_serve.router.shadow.sessions import (
     second_draw_client_id,
     SECOND_DRAW_SUFFIX,
@@ -60,7 +61,7 @@ class ShadowFeed(RequestObserver):
         shadow: ShadowClient,
         second_draw_client: Callable[[ClientSession], ShadowClient | None],
         publish: Callable[[ShadowComparison, tuple[str, ...]], None],
-        rules: ShadowRules,
+        rules: RouterParameters,
         context: NodeContext,
     ) -> None:
         self.comparator, self._shadow, self._second_draw_client = (
@@ -87,7 +88,7 @@ class ShadowFeed(RequestObserver):
         """Queue a request, if it is sampled, and its execution report."""
         start = Envelope(header, session.request.client_id, session.episode_id)
         self.on_refused(session, header, executed)
-        if not is_shadowed(RequestKey.of(start), self.rules.percent):
+        if not is_shadowed(RequestKey.of(start), self.rules.shadow_sample_percent):
             return
         with self._count_lock:
             has_room = self._waiting_requests < REQUESTS_LIMIT
@@ -109,7 +110,7 @@ class ShadowFeed(RequestObserver):
         self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary
     ) -> None:
         """Queue a live reply, if it is sampled."""
-        if is_shadowed(RequestKey.of(reply.start), self.rules.percent):
+        if is_shadowed(RequestKey.of(reply.start), self.rules.shadow_sample_percent):
             self._deposit(partial(self._record_live, raw, reply))
 
     # the control thread
@@ -207,7 +208,7 @@ class ShadowFeed(RequestObserver):
         return True
 
     def _wants_second_draw(self, session: ClientSession, key: RequestKey) -> bool:
-        return bool(self._stochastic) and is_drawn_twice(key, self.rules.spread_percent)
+        return bool(self._stochastic) and is_drawn_twice(key, self.rules.shadow_spread_percent)
 
     def _send_second_draw(self, session: ClientSession, raw: bytes, start: Envelope) -> None:
         """Send the request to the live policy under another client_id for a second draw."""

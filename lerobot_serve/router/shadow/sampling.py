@@ -9,21 +9,9 @@ thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import blake2b
 
 from lerobot_serve.router.shadow.sample_joiner import RequestKey
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowRules:
-    """
-    percent         share of requests that are copied to the shadow
-    spread_percent  share of these that are sent to the live policy a second time
-    """
-
-    percent: float
-    spread_percent: float
 
 
 def is_shadowed(key: RequestKey, percent: float) -> bool:

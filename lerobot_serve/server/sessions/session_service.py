@@ -23,33 +23,14 @@ from lerobot_serve.server.messages import (
     fill_load,
     fill_refused,
     fill_server,
-    ServerState,
+    ServerNode,
 )
 from lerobot_serve.server.observability.request_capture import NothingToCapture
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
-from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.telemetry.log_throttle import LogThrottle
-from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
-
-
-class SessionServiceNode(Protocol):
-    """The members of the node that its services use."""
-
-    # None unless configured
-    core: ServerCore | None
-    server_state: ServerState
-
-    @property
-    def parameters(self) -> ServerParameters: ...
-
-    def status(self) -> ServerStatus: ...
-
-    def log_info(self, text: str) -> None: ...
-
-    def log_warning(self, text: str) -> None: ...
 
 
 class ReplyTopicRegistry(Protocol):
@@ -73,7 +54,7 @@ class SessionService:
 
     def __init__(
         self,
-        node: SessionServiceNode,
+        node: ServerNode,
         replies: ReplyTopicRegistry,
         statistics: ServerStatistics,
         observer: RequestObserver,

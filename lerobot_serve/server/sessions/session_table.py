@@ -20,12 +20,12 @@ from lerobot_serve.contract.services.session import (
     SessionRequest,
 )
 from lerobot_serve.policies.base import PolicyDescription
+from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_validation import (
     check_names,
     check_session_request,
     check_version,
     is_required_policy,
-    SessionRules,
 )
 
 
@@ -81,7 +81,7 @@ class PolicyRequired(Exception):
 class SessionTable:
     """The open sessions, at most one for each client_id."""
 
-    def __init__(self, description: PolicyDescription, rules: SessionRules) -> None:
+    def __init__(self, description: PolicyDescription, rules: ServerParameters) -> None:
         self._description = description
         self.rules = rules
         self._sessions: dict[str, Session] = {}
@@ -111,7 +111,7 @@ class SessionTable:
             return known
         if known:
             silent_ns = now_ns - self._activity[request.client_id].last_request_ns
-            check_client_id_is_free(known.request, request, silent_ns, self.rules.grace_ns)
+            check_client_id_is_free(known.request, request, silent_ns, self.rules.session_grace_ns)
         else:
             self._check_capacity(limit)
         if known is None or known.request.instance != request.instance:
@@ -213,27 +213,25 @@ class SessionTable:
                 ended.append((session, reason))
         return ended
 
-    def apply_live_rules(self, rules: SessionRules) -> None:
-        """Apply the rules that may change live; open sessions stay open."""
+    def apply_live_rules(self, rules: ServerParameters) -> None:
+        """Apply the rules that may change live; open sessions stay open, with their tasks."""
         self.rules = replace(
-            self.rules,
-            max_sessions=rules.max_sessions,
-            grace_ns=rules.grace_ns,
-            idle_ns=rules.idle_ns,
-            process_sessions=rules.process_sessions,
-            one_shots=rules.one_shots,
+            rules,
+            default_task=self.rules.default_task,
+            pin_task=self.rules.pin_task,
+            require_trained_fps=self.rules.require_trained_fps,
         )
 
     def _expiry_reason(self, activity: ClientActivity, now_ns: int) -> str:
         silent_ns = now_ns - activity.last_request_ns
-        if silent_ns > self.rules.idle_ns:
+        if silent_ns > self.rules.session_idle_ns:
             return 'session_idle'
         no_listener_since_ns = activity.no_listener_since_ns
         has_no_listener = (
             no_listener_since_ns is not None
-            and now_ns - no_listener_since_ns > self.rules.grace_ns
+            and now_ns - no_listener_since_ns > self.rules.session_grace_ns
         )
-        return 'client_gone' if has_no_listener and silent_ns > self.rules.grace_ns else ''
+        return 'client_gone' if has_no_listener and silent_ns > self.rules.session_grace_ns else ''
 
     def _check_capacity(self, limit: int) -> None:
         if self._description.state_class == StateClass.EXCLUSIVE and self._sessions:
@@ -251,7 +249,7 @@ class SessionTable:
             )
 
     def _check_process(self, request: SessionRequest) -> None:
-        limit = self.rules.process_sessions
+        limit = self.rules.max_sessions_per_process
         if sum(session.request.instance == request.instance for session in self) >= limit:
             raise SessionRefused(
                 Refusal.CAPACITY,
@@ -267,7 +265,7 @@ class SessionTable:
             name = session.request.client_id
             if name == request.client_id or session.request.reply_topic != request.reply_topic:
                 continue
-            if now_ns - self._activity[name].last_request_ns < self.rules.grace_ns:
+            if now_ns - self._activity[name].last_request_ns < self.rules.session_grace_ns:
                 raise SessionRefused(
                     Refusal.BAD_NAME,
                     f'reply_topic {request.reply_topic!r} is used by {name!r}; use a topic of '

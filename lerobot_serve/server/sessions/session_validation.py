@@ -5,7 +5,6 @@ Check a session request against the policy: names, cameras, rates, codec, task. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 import math
 
 from lerobot_serve.contract.limits import ID_LIMIT, negotiate_version, SchemaVersionRefused
@@ -22,23 +21,9 @@ from lerobot_serve.contract.services.session import (
     SessionRequest,
 )
 from lerobot_serve.policies.base import PolicyDescription
+from lerobot_serve.server.parameters import ServerParameters
 
 SHOWN_NAMES = 32
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRules:
-    """The limits and checks that the operator sets."""
-
-    max_sessions: int
-    default_task: str
-    pin_task: bool
-    require_trained_fps: bool
-    grace_ns: int
-    idle_ns: int
-    # limits: sessions of one client process, queued one-shot requests
-    process_sessions: int
-    one_shots: int
 
 
 def check_version(request: SessionRequest) -> int:
@@ -70,7 +55,7 @@ def check_names(request: SessionRequest) -> None:
 
 
 def check_session_request(
-    request: SessionRequest, description: PolicyDescription, rules: SessionRules
+    request: SessionRequest, description: PolicyDescription, rules: ServerParameters
 ) -> tuple[str, ...]:
     """Return the warnings. Raises SessionRefused."""
     check_equal_names(
@@ -183,7 +168,7 @@ def check_cameras(request: SessionRequest, description: PolicyDescription) -> li
 
 
 def check_fps(
-    request: SessionRequest, description: PolicyDescription, rules: SessionRules
+    request: SessionRequest, description: PolicyDescription, rules: ServerParameters
 ) -> list[str]:
     if not (math.isfinite(request.fps) and request.fps > 0):
         raise SessionRefused(

@@ -9,12 +9,14 @@ read in any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 from dataclasses import replace
 from functools import partial
+import os
 from pathlib import Path
+import sys
 import threading
-from typing import Protocol
 
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
 from lerobot_serve.policies.error_text import one_line
@@ -27,16 +29,18 @@ from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.policy_loading import LoadedPolicy
 from lerobot_serve.server.inference.request_queue import QueueClosed, RequestQueue
 from lerobot_serve.server.inference.worker import InferenceWorker
+from lerobot_serve.server.messages import ServerNode, SwapState, SwapStatus
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
-from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import PolicyRequired
 from lerobot_serve.server.swap.contract import contract_differences, PolicyContract
-from lerobot_serve.server.swap.loading_thread import in_background
 from lerobot_serve.server.swap.swap_folder import folder_below, SwapRefused
-from lerobot_serve.server.swap.swap_status import SwapState, SwapStatus
 
 SHOWN_CLIENTS = 3
+# of the processor: the scheduler prefers the threads that serve
+NICENESS = 10
+# of the interpreter: the thread that serves waits this long for its lock, by default 5 ms
+SWITCH_INTERVAL_S = 0.0005
 REPLICA_BY_REPLICA = (
     'load it replica by replica instead: deactivate and clean up this server, set policy_path, '
     'configure and activate it, then do the same with the next one'
@@ -51,36 +55,12 @@ class SwapCancelled(Exception):
     """The server does not serve any more; the text says why."""
 
 
-class SwapNode(Protocol):
-    """The members of the node that a swap uses."""
-
-    # None unless configured
-    core: ServerCore | None
-
-    @property
-    def parameters(self) -> ServerParameters: ...
-
-    @property
-    def inactive_reason(self) -> str:
-        """Why the server does not serve; empty while it does."""
-
-    def on_swap_status(self) -> None:
-        """The status of the swap has changed. Any thread."""
-
-    def on_swapped(self, folder: Path) -> None:
-        """The policy of this folder is served now. Thread `swap`."""
-
-    def log_info(self, text: str) -> None: ...
-
-    def log_warning(self, text: str) -> None: ...
-
-
 class PolicySwap:
     """See the module. `start_thread` starts a thread of the node, `stop` is set at its end."""
 
     def __init__(
         self,
-        node: SwapNode,
+        node: ServerNode,
         request_queue: RequestQueue,
         statistics: ServerStatistics,
         observer: RequestObserver,
@@ -270,3 +250,20 @@ def _required(error: PolicyRequired, served: PolicyDescription) -> SwapRefused:
         f'{names}{f" and {more} more" if more > 0 else ""} required {served.fingerprint} when '
         'their sessions were opened; end them, or leave required_policy of the robots empty'
     )
+
+
+@contextlib.contextmanager
+def in_background() -> Iterator[None]:
+    """
+    Run the block behind the other threads, so that loading does not delay the one that serves; the
+    calling thread stays behind them for good.
+    """
+    with contextlib.suppress(OSError):
+        # Linux: of this thread and those that it starts
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(min(before_s, SWITCH_INTERVAL_S))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before_s)

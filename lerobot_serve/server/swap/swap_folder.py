@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the folder that a swap names, below policy_root. Any thread."""
+"""Find the folder that a swap or a parameter names, below policy_root. Any thread."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from lerobot_serve.parameters import ParameterError
+from lerobot_serve.policies.lerobot.hub import hub_policy
+from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.layout import Layout
 from lerobot_serve.versions.store import find_id
@@ -52,3 +55,26 @@ def version_of(root: Path, given: str) -> str:
         return find_id(given, Layout(root).ids(), f'the store {root}')
     except VersionError as error:
         raise SwapRefused(str(error)) from None
+
+
+def check_policy_path_change(present: ServerParameters, wanted: ServerParameters) -> None:
+    """Raise ParameterError for a policy_path outside the policy_root set at start."""
+    if wanted.policy_path == present.policy_path:
+        return
+    root = present.policy_root
+    if not root:
+        raise ParameterError(
+            f'policy_path is fixed at start ({present.policy_path!r}); restart the node with the '
+            'new value, or with policy_root, the folder below which it may change'
+        )
+    if hub_policy(wanted.policy_path):
+        raise ParameterError(
+            f'policy_path {wanted.policy_path!r} is not a folder; a policy of the Hugging Face '
+            f'hub is named at start, at runtime give a folder below policy_root ({root!r})'
+        )
+    # resolve() follows links, so that a link to outside of the folder is refused
+    if not Path(wanted.policy_path).resolve().is_relative_to(Path(root).resolve()):
+        raise ParameterError(
+            f'policy_path must be below policy_root ({root!r}), got {wanted.policy_path!r}; copy '
+            'the policy there'
+        )

@@ -15,7 +15,6 @@ from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.kind_detection import detect_kind
 from lerobot_serve.policies.lerobot.hub import local_folder
 from lerobot_serve.requirements import FROM_ROS
-from lerobot_serve.server import assembly
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.doctor import clocks, environment, machine, policy, speed
 from lerobot_serve.tools.doctor import robot as robots
@@ -138,11 +137,7 @@ def policy_findings(request: ExaminationRequest, robot: RobotDescription | None)
     pace = examined.pace(robot)
     if not (examined.served and pace):
         return PolicyFindings(findings, [], unusable)
-    agreement = (
-        robots.check_agreement(robot, examined.served, assembly.session_rules(parameters), taken)
-        if robot
-        else []
-    )
+    agreement = robots.check_agreement(robot, examined.served, parameters, taken) if robot else []
     capacity = speed.check_capacity(
         pace,
         exclusive=policy.is_exclusive(examined.served),

@@ -19,11 +19,11 @@ from lerobot_serve.edge.robot.unit_check import check_units, UnitFit
 from lerobot_serve.edge.session_request import make_session_request
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.base import PolicyDescription
+from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_validation import (
     check_cameras,
     check_equal_names,
     check_fps,
-    SessionRules,
 )
 from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, warning
 
@@ -117,7 +117,7 @@ def _is_wide(action: ActionLimit) -> bool:
 def check_agreement(
     robot: RobotDescription,
     served: PolicyDescription,
-    rules: SessionRules,
+    rules: ServerParameters,
     taken: tuple[str, ...] = (),
 ) -> list[Finding]:
     """

@@ -17,6 +17,7 @@ import time
 from types import TracebackType
 
 from lerobot_serve.contract.names import KEY_ROOT
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract import service_bytes
@@ -34,7 +35,6 @@ from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.server_name import conflict_text, process_of
 from lerobot_serve.zenoh.settings import configuration, ZenohSettings
-from lerobot_serve_interfaces.msg import ServerStatus
 
 QUERY_PERIOD_S = 0.05
 QUERY_TIMEOUT_S = 1.0

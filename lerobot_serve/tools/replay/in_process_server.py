@@ -21,7 +21,7 @@ from lerobot_serve.contract.schema import StateClass, Status
 from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint
 from lerobot_serve.policies.lerobot.checkpoint.features import feature_sizes, unspecified_options
-from lerobot_serve.server import assembly
+from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
@@ -51,7 +51,7 @@ class InProcessServer:
         """
         self._statistics, self._request_queue = ServerStatistics(), RequestQueue()
         worker = policy_loading.load_worker(parameters, default_path, self._statistics)
-        self._core = assembly.make_core(worker, self._request_queue, self._statistics, parameters)
+        self._core = ServerCore(worker, self._request_queue, self._statistics, parameters)
         self._core.accept_requests()
         self.served = worker.description
         self._robot_type, self._execution_horizon = robot_type, execution_horizon

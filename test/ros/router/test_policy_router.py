@@ -10,11 +10,9 @@ from support.nodes.small_client import SmallClient
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
-from lerobot_serve.contract.schema import Refusal, Status
-from lerobot_serve.contract.services.session import SessionRefused
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.ros import qos
-from lerobot_serve.router.placement.split import bucket
-from lerobot_serve_interfaces.msg import ActionChunk, RouterState, ServerStatus
+from lerobot_serve_interfaces.msg import ActionChunk, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
 
 ROUTER = '/policy_router'
@@ -36,12 +34,6 @@ def slot_of(client: SmallClient, episode_id: str) -> str:
     assert chunk.status == Status.OK
     assert chunk.policy.startswith('steered@')
     return chunk.slot
-
-
-def test_episodes_go_where_their_bucket_says(client):
-    for number in range(12):
-        name = f'episode-{number}'
-        assert slot_of(client, name) == ('a' if bucket(name) < 50 else 'b')
 
 
 def test_a_change_of_the_split_moves_new_episodes_only(client, slots):
@@ -66,21 +58,6 @@ def test_decisions_are_published_once_for_an_episode(client, slots):
     assert (decision.bucket, decision.slot, decision.missing_episode_id) == (29, 'a', False)
     assert decision.policy.startswith('steered@')
     assert decision.server == '/a/policy_server'
-
-
-def test_without_an_episode_id_routing_is_degraded_said_once_and_counted(client, slots):
-    for _ in range(3):
-        assert client.round_trip(episode_id='').status == Status.OK
-    slots.wait_for_drop('no_episode_id', 3)
-    assert slots.wait_for_decision('').missing_episode_id
-    assert slots.log('router').count('sends no episode_id') == 1
-
-
-def test_bad_bytes_do_not_end_it(client, slots):
-    for raw in (b'', b'\x00\x01\x00\x00', b'\xff' * 64):
-        client.send(raw)
-        assert client.round_trip().status == Status.OK
-    slots.wait_for_drop('truncated')
 
 
 def test_an_unknown_robot_gets_no_session_and_the_known_one_still_its_chunk(client, slots):
@@ -138,46 +115,6 @@ def test_what_it_says_of_itself_is_what_a_policy_server_says(client, slots):
     assert (reply.status.requests, reply.status.chunks) == (3, 3)
     assert list(reply.action_names) == [f'joint_{i}.pos' for i in range(6)]
     assert reply.chunk_size == 30
-
-
-def test_its_state_names_slots_replicas_and_shares(slots):
-    state: RouterState = slots.wait(
-        lambda: (s := slots.state).slots and s.health == 'healthy' and s, 'the state'
-    )
-    assert [(s.slot, s.share_percent) for s in state.slots] == [('a', 50), ('b', 50)]
-    assert [s.replicas[0].server for s in state.slots] == ['/a/policy_server', '/b/policy_server']
-    assert not slots.set(split_percent=80)
-    slots.wait(lambda: slots.slot('a').share_percent == 80, 'the share of a')
-    assert slots.slot('b').share_percent == 20
-
-
-def test_a_robot_that_does_not_fit_is_refused_with_the_slots_reason(slots):
-    with pytest.raises(
-        SessionRefused, match=r'slot a \(/a/policy_server\): .*action_names'
-    ) as refused:
-        slots.robot(action_names=('x',))
-    assert refused.value.code == Refusal.ACTION_NAMES
-    assert slots.robot('fits').round_trip().status == Status.OK
-
-
-def test_two_robots_of_one_name_are_told_apart(client, slots):
-    client.round_trip()
-    with pytest.raises(SessionRefused, match='in use by another robot') as refused:
-        slots.robot(instance=2, session_epoch=2)
-    assert refused.value.code == Refusal.NAME_IN_USE
-    assert client.round_trip().status == Status.OK
-
-
-def test_a_policy_for_other_robots_in_slot_b_is_not_used(router_rig):
-    router_rig.server('a', 'a')
-    router_rig.server('b', 'b', options='&joint=arm')
-    router_rig.router(slot_a=['a'], slot_b=['b'])
-    state = router_rig.wait_for_health('slot_b_drained')
-    router_rig.wait(lambda: 'incompatible with slot a' in router_rig.slot('b').text, 'the reason')
-    assert state.split_percent == 50
-    client = router_rig.robot()
-    assert {slot_of(client, f'episode-{n}') for n in range(8)} == {'a'}
-    assert 'slot b would receive 40 %' in router_rig.set(split_percent=60)
 
 
 def test_one_slot_called_prod_needs_no_split(router_rig):

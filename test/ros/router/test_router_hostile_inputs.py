@@ -6,22 +6,19 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 import os
-import queue
 import random
 
 import pytest
 from rclpy.duration import Duration
 from support.nodes.router_manager import Manager
 from support.nodes.router_rig import LIMIT_S, ROUTER
-from support.nodes.small_client import SmallClient
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.names import ros_token
-from lerobot_serve.contract.schema import Refusal, Status
-from lerobot_serve.contract.services.session import SessionRefused
+from lerobot_serve.contract.schema import Status
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, SlotState
@@ -169,42 +166,6 @@ def test_a_robot_that_vanishes_is_swept_once_whatever_its_server_does(router_rig
     assert router_rig.log('router').count("closed the session of 'gone'") == 1
     assert stays.round_trip(episode_id=router_rig.episode('a')).status == Status.OK
     router_rig.wait(lambda: manager.sessions_at('a') == 1, 'one session is left')
-
-
-@pytest.mark.slow
-def test_the_second_robot_of_a_name_has_to_wait_until_the_first_is_silent(router_rig):
-    router_rig.server('a', 'prod')
-    router_rig.router(slot_prod=['a'], session_grace_s=2.0)
-    router_rig.wait_for_health('healthy')
-    first = router_rig.robot()
-    assert first.round_trip().status == Status.OK
-    second = SmallClient(
-        router_rig.node,
-        ROUTER,
-        cameras=(),
-        instance=2,
-        session_epoch=2,
-        reply_topic='/second/action_chunk',
-    )
-    with pytest.raises(SessionRefused) as refused:
-        second._sessions.open(second.ask, LIMIT_S)
-    assert refused.value.code == Refusal.NAME_IN_USE
-    assert first.round_trip().status == Status.OK
-
-    def is_in() -> bool:
-        try:
-            second._sessions.open(second.ask, LIMIT_S)
-        except SessionRefused as again:
-            assert again.code == Refusal.NAME_IN_USE
-            return False
-        return True
-
-    router_rig.wait(is_in, 'the first one was silent for long enough')
-    # what the first one asks now is nobody's
-    first.request()
-    router_rig.wait_for_drop('no_session')
-    with pytest.raises(queue.Empty):
-        first.take(limit_s=0.2)
 
 
 @pytest.mark.slow

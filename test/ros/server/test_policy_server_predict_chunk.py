@@ -9,7 +9,7 @@ import pytest
 
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.image_codec import encode as encode_image
-from lerobot_serve.contract.schema import Codec, Refusal, Status
+from lerobot_serve.contract.schema import Codec, Status
 from lerobot_serve.ros.contract.typed_messages import message_from_observation
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve_interfaces.msg import Observation
@@ -158,25 +158,3 @@ def test_streaming_robots_and_goals_are_served_side_by_side(rig):
         assert np.array_equal(rows(chunk)[0], -state)
     assert len(rig.steering.events('predict')) == 40
     assert not rig.drops()
-
-
-def test_an_exclusive_policy_answers_goals_only_while_no_robot_uses_it(rig):
-    rig.start(policy_kind='steered', policy_path=rig.steering.path(state='exclusive'))
-    assert rig.predict(asking()).result()[0] == GoalStatus.STATUS_SUCCEEDED
-    client = rig.client()
-    status, chunk = rig.predict(asking()).result()
-    assert (status, chunk.status) == (GoalStatus.STATUS_ABORTED, Status.NO_SESSION)
-    assert 'keeps state for one robot' in chunk.status_text
-    reply = rig.open_session(rig.stranger('other'))
-    assert (reply.accepted, reply.code) == (False, Refusal.EXCLUSIVE_IN_USE)
-    assert "'tester'" in reply.reason
-    assert client.close().closed
-    assert rig.predict(asking()).result()[0] == GoalStatus.STATUS_SUCCEEDED
-    assert rig.open_session(rig.stranger('other')).accepted
-
-
-def test_a_goal_leaves_nothing_in_a_recurrent_policy(rig):
-    rig.start(policy_kind='steered', policy_path=rig.steering.path(state='recurrent'))
-    assert rig.predict(asking()).result()[0] == GoalStatus.STATUS_SUCCEEDED
-    (key,) = [event.split()[1] for event in rig.steering.events('predict')]
-    assert rig.steering.events('reset') == [f'reset {key}']

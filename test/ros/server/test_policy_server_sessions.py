@@ -34,23 +34,6 @@ def test_a_chunk_of_an_old_session_never_reaches_the_new_one(rig):
     assert rig.status().active_sessions == 1
 
 
-def test_what_waits_goes_with_its_session(rig):
-    rig.steering.turns.close_gate()
-    rig.start(policy_kind='steered')
-    first, second = rig.clients(2)
-    first.request()
-    rig.wait_for_events('predict')
-    second.request()
-    rig.wait_for_requests(2)
-    assert second.close().closed
-    rig.wait_for_drop('session_ended')
-    rig.steering.turns.open_gate()
-    assert first.take().status == Status.OK
-    assert second.open().accepted
-    assert second.round_trip().header.seq == 2
-    assert len(rig.steering.events('predict')) == 2
-
-
 @both_links
 def test_a_robot_that_is_faster_than_the_policy_gets_its_newest_request_answered(rig):
     rig.steering.turns.close_gate()
@@ -83,45 +66,6 @@ def test_a_robot_may_come_back_and_another_of_its_name_may_not(rig):
     assert client.round_trip().header.session_epoch == 9
     assert client.close().closed
     assert rig.open_session(replace(client.ask, instance=2)).accepted
-
-
-def test_a_full_server_says_how_full_it_is(rig):
-    rig.start(policy_kind='steered', max_sessions=2)
-    client, _ = rig.clients(2)
-    client.round_trip()
-    reply = rig.open_session(rig.stranger('third'))
-    assert (reply.accepted, reply.code) == (False, Refusal.CAPACITY)
-    for words in ('2 sessions are open', '2 can be served', 'use another server', 'max_sessions'):
-        assert words in reply.reason
-    assert (reply.active_sessions, reply.max_sessions) == (2, 2)
-    assert reply.policy == rig.status().policy
-    assert reply.predicted_delay_ms > 0
-    assert 0 < reply.load < 1
-    assert rig.drops() == {'refused_capacity': 1}
-    # one that is in already may open anew, and a seat that is given up is free
-    assert rig.open_session(client.ask).accepted
-    assert rig.set(max_sessions=3) == ''
-    reply = rig.open_session(rig.stranger('third'))
-    assert (reply.accepted, reply.active_sessions, reply.max_sessions) == (True, 3, 3)
-
-
-def test_a_slow_policy_is_measured_and_serves_no_more_than_it_can(rig):
-    path = rig.steering.path(seconds=0.1, chunk=4)
-    rig.start(policy_kind='steered', policy_path=path, admission='auto')
-    assert rig.open_session(rig.stranger('first')).accepted
-    reply = rig.open_session(rig.stranger('second'))
-    assert (reply.accepted, reply.code) == (False, Refusal.CAPACITY)
-    assert (reply.active_sessions, reply.max_sessions) == (1, 1)
-    assert reply.predicted_delay_ms >= 100
-    # the measurement may be overruled
-    assert rig.set(admission='fixed') == ''
-    assert rig.open_session(rig.stranger('second')).accepted
-
-
-def test_a_fast_policy_admits_as_many_as_allowed(rig):
-    rig.start(policy_kind='steered', admission='auto', max_sessions=3)
-    replies = [rig.open_session(rig.stranger(f'robot_{i}')) for i in range(4)]
-    assert [reply.accepted for reply in replies] == [True, True, True, False]
 
 
 @pytest.fixture

@@ -67,17 +67,6 @@ def test_a_new_episode_begins_without_the_old_ones_state(rig):
     assert rig.drops() == {}
 
 
-def test_word_of_the_episode_alone_forgets_too(rig):
-    rig.start(**RECURRENT)
-    client = rig.client()
-    first = ask(client, EPISODES['robot_1'][0], start=True)
-    ask(client, EPISODES['robot_1'][1])
-    request = ResetEpisode.Request(client_id='tester', session_epoch=1, episode=1)
-    assert client.reset(request).acknowledged
-    again = ask(client, EPISODES['robot_1'][0], 1)
-    assert np.array_equal(again.robot, first.robot)
-
-
 def test_a_server_that_was_killed_has_lost_the_state_and_says_so_once(rig):
     process = rig.start(**RECURRENT)
     client = rig.client()

@@ -169,48 +169,6 @@ def expect_captures(files, message, client) -> None:
     assert [pair.info['seq'] for pair in (*raised, *asked)] == [3, 4, 6]
 
 
-def test_what_is_never_answered_is_told_too(rig, started, port, tmp_path):
-    rig.steering.turns.close_gate()
-    first, second = rig.client('first'), rig.client('second')
-    first.request()
-    rig.wait_for_events('predict')
-    for _ in range(2):
-        second.request()
-    rig.wait_for_requests(3)
-    assert metrics(port)['in_flight_requests', 'a'] == 2
-    assert second.close().closed
-    rig.steering.turns.open_gate()
-    assert first.take().status == Status.OK
-    started.terminate()
-    assert started.wait(20) == 0
-    told = [(r['client_id'], r['seq'], r['status']) for r in trace(tmp_path)['request']]
-    assert told == [
-        ('second', 1, 'superseded'),
-        ('second', 2, 'session_ended'),
-        ('first', 1, 'ok'),
-    ]
-
-
-def test_who_is_not_answered_before_the_end_is_told_so(rig, tmp_path):
-    rig.steering.turns.close_gate()
-    process = rig.start(
-        policy_kind='steered', drain_timeout_s=0.1, trace_folder=tmp_path / 'trace'
-    )
-    first, second = rig.client('first'), rig.client('second')
-    first.request()
-    rig.wait_for_events('predict')
-    second.request()
-    rig.wait_for_requests(2)
-    process.terminate()
-    assert second.take().status == Status.DRAINING
-    rig.steering.turns.open_gate()
-    assert process.wait(20) == 0
-    kinds = trace(tmp_path)
-    told = {r['client_id']: r['status'] for r in kinds['request']}
-    assert told == {'first': 'ok', 'second': 'draining'}
-    assert kinds['footer'][0]['end_reason'] == 'closed'
-
-
 def test_a_server_that_is_killed_loses_no_more_than_the_last_moment(rig, started, tmp_path):
     client = rig.client()
     for _ in range(20):

@@ -66,22 +66,3 @@ def test_the_second_robot_of_a_name_waits_until_the_first_is_gone(edge_rig, node
     assert words in edge_rig.log('server_1')
     edge_rig.kill(first)
     edge_rig.wait(lambda: len(other.played) > 5, 'the second robot is driven')
-
-
-def test_a_router_says_why_it_uses_none_of_two_servers_of_one_name(router_rig):
-    endpoints = [free_endpoint(), free_endpoint()]
-    for number, endpoint in enumerate(endpoints):
-        router_rig.fleet.start(
-            f'server_{number}', 'policy_server', zenoh_listen=[endpoint], **SHORT, **KIND
-        )
-    router_rig.fleet.start(
-        'router',
-        'policy_router',
-        slot_prod=['zenoh:/policy_server'],
-        zenoh_connect=endpoints,
-        discovery_timeout_s=0.1,
-    )
-    words = '2 servers have the name /policy_server'
-    router_rig.wait(lambda: words in router_rig.state.text, 'the reason is in the state')
-    router_rig.wait(lambda: words in router_rig.log('router'), 'and in the log')
-    assert router_rig.state.health == 'unavailable'

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 import queue
@@ -34,6 +35,8 @@ from lerobot_serve.zenoh.replies import ZenohReplies
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve_interfaces.msg import ActionChunk
 
+# of a request, and of the same one again
+ANSWER_LIMITS_S = 10.0, 20.0
 JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
 
 
@@ -150,19 +153,26 @@ class SmallClient:
         """Return the next chunk. Raises queue.Empty."""
         return wire_chunk.decode(self.chunks.get(timeout=limit_s))
 
-    def _take_reply(self) -> Chunk:
+    def _take_reply(self, limit_s: float) -> Chunk:
         """Return the next chunk; over Zenoh a full link may bring the one before once more."""
-        chunk = self.take()
+        chunk = self.take(limit_s)
         while chunk.header.seq in self._replied:
-            chunk = self.take()
+            chunk = self.take(limit_s)
         self._replied.add(chunk.header.seq)
         return chunk
 
     def round_trip(self, **changes: object) -> Chunk:
-        """Send one observation and return its answer."""
+        """
+        Send one observation and return its answer. Asks again as a robot does: best effort, one
+        end of a topic may know the other before that one knows it.
+        """
         observation = self.observation(**changes)
         assert observation.header.msg_type == MsgType.OBSERVATION
-        self.send(wire_observation.encode(observation))
-        chunk = self._take_reply()
-        assert chunk.header.seq == observation.header.seq
-        return chunk
+        raw = wire_observation.encode(observation)
+        for limit_s in ANSWER_LIMITS_S:
+            self.send(raw)
+            with suppress(queue.Empty):
+                chunk = self._take_reply(limit_s)
+                assert chunk.header.seq == observation.header.seq
+                return chunk
+        raise queue.Empty

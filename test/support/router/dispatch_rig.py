@@ -20,18 +20,19 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Header, read_envelope
 from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.contract.schema import MsgType, StateClass, Status
 from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.router.data_path.dispatch_step import RequestTimer
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
-from lerobot_serve.router.data_path.request_timer import RequestTimer
 from lerobot_serve.router.data_path.routing_table import RoutingTable
-from lerobot_serve.router.data_path.rules import DispatchRules
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.replicas.health import HealthRules
-from lerobot_serve.router.replicas.replica import Replica, ReplicaReport
+from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot, SlotDrain
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
@@ -42,7 +43,13 @@ TIMEOUT_NS = SECOND
 SLOTS = {'a': ('/a1', '/a2'), 'b': ('/b1', '/b2')}
 RULES = HealthRules(failures_to_unhealthy=5)
 REPLICA_RULES = HealthRules(failures_to_unhealthy=2)
-ROUTING = DispatchRules(50, TIMEOUT_NS, hedge_factor=2.0, hedge_budget_percent=10.0)
+ROUTING = RouterParameters(
+    split_percent=50,
+    reply_timeout_s=1.0,
+    hedge_factor=2.0,
+    hedge_budget_percent=10.0,
+    failover_slots='none',
+)
 STATE = np.zeros((1, 2), np.float32)
 ROWS = np.zeros((2, 2), np.float32)
 LOCK_LIMIT_S = 10.0
@@ -57,6 +64,16 @@ def ask_of(name: str = 'robot', epoch: int = 1, instance: int = 1) -> SessionReq
 def policy_of(slot: str) -> str:
     """Return the policy of a slot; no two of them have the same weights."""
     return 'b@7' if slot == 'b' else f'{slot}@1'
+
+
+def status_of(
+    policy: str, slot: str = 'a', *, active: bool = True, swapped: bool = False, **more: object
+) -> ServerStatus:
+    """Return the status of a server."""
+    state = ServerStatus.State.ACTIVE if active else ServerStatus.State.INACTIVE
+    swap = ServerStatus.Swap.DONE if swapped else ServerStatus.Swap.NONE
+    kind = {'state_class': StateClass.CHUNK_STATELESS, 'max_sessions': 8, **more}
+    return ServerStatus(policy=policy, slot=slot, state=state, warmed_up=True, swap=swap, **kind)
 
 
 def episode_in(slot: str, salt: int = 0, split_percent: int = 50) -> str:
@@ -117,7 +134,7 @@ class Rig:
         self,
         slots: dict[str, tuple[str, ...]] = SLOTS,
         *,
-        routing: DispatchRules = ROUTING,
+        routing: RouterParameters = ROUTING,
         rules: HealthRules = RULES,
         replica_rules: HealthRules = REPLICA_RULES,
         capacity: int = 10_000,
@@ -160,15 +177,9 @@ class Rig:
     ) -> None:
         """A replica's status."""
         slot = self.replicas[server].slot
-        state_class = self.classes.get(slot, StateClass.CHUNK_STATELESS)
-        seen = ReplicaReport(
-            policy or policy_of(slot),
-            slot,
-            state_class,
-            active,
-            max_sessions=8,
-            has_swapped=swapped,
-        )
+        more = {'state_class': self.classes.get(slot, StateClass.CHUNK_STATELESS)}
+        policy = policy or policy_of(slot)
+        seen = status_of(policy, slot, active=active, swapped=swapped, **more)
         with self.table.lock:
             self.slots[slot].record_report(server, seen, self.now_ns)
 

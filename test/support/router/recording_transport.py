@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A Transport and RequestObserver without ROS that records its calls.
+A ReplicaTransport and RequestObserver without ROS that records its calls.
 
 Called by the threads of the dispatcher; read after they have ended.
 """

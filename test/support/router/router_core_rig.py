@@ -6,16 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.core import RouterCore
-from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.replicas.replica import ReplicaReport
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from support.router.contexts import make_context
+from support.router.dispatch_rig import status_of
 from support.router.recording_transport import RecordingTransport
 from support.router.replica_rig import FakeReplica
 
@@ -69,7 +67,7 @@ class RoutingRig:
             self.splits.append(values.pop('split_percent'))
         self.core.change_parameters(replace(self.core.parameters, **values))
 
-    def make_transport(self) -> Transport:
+    def make_transport(self) -> RecordingTransport:
         """Return what carries requests and replies."""
         return self.outside
 
@@ -84,15 +82,8 @@ class RoutingRig:
     ) -> str:
         """A server tells of itself; return what changed."""
         slot = self.replicas[server].slot
-        seen = ReplicaReport(
-            policy or f'act@{slot}',
-            slot,
-            StateClass.CHUNK_STATELESS,
-            active,
-            load=0.25,
-            max_sessions=8,
-            text=text,
-            has_swapped=swapped,
+        seen = status_of(
+            policy or f'act@{slot}', slot, active=active, swapped=swapped, load=0.25, text=text
         )
         return self.core.update_replica(server, seen)
 

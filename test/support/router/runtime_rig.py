@@ -7,11 +7,11 @@ import threading
 from types import SimpleNamespace
 
 from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
-from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
-from lerobot_serve.router.runtime import RouterRuntime
-from lerobot_serve.router.thread_group import ThreadGroup
+from lerobot_serve.router.runtime import RouterRuntime, ThreadGroup
+from support.router.dispatch_rig import status_of
 from support.router.router_core_rig import RoutingRig
 
 LIMIT_S = 10.0
@@ -60,13 +60,13 @@ class RuntimeRig(RoutingRig):
         self.behind, self.group = Replicas(), ThreadGroup(self.start)
         self.warned.clear()
 
-    def make_transport(self) -> Transport:
+    def make_transport(self) -> ReplicaTransport:
         replies = SimpleNamespace(send=lambda topic, raw: self.sent.append(raw) or True)
         clients = {
             name: SimpleNamespace(send=lambda raw, name=name: self.outside.send(name, raw))
             for name in self.clients
         }
-        return ReplicaTransport(clients, replies, self.drops, self.unknown.append)
+        return ReplicaTransport(clients, replies.send, self.drops, self.unknown.append)
 
     def routing(self) -> RouterRuntime:
         return RouterRuntime(self.core, self.behind, self.group, self.context)
@@ -84,18 +84,5 @@ class RuntimeRig(RoutingRig):
         return [each for each in self.topics if isinstance(each, kind)]
 
 
-def status(server: str, policy: str = 'act@2', slot: str = 'a') -> SimpleNamespace:
-    return SimpleNamespace(
-        policy=policy,
-        slot=slot,
-        state_class=1,
-        state=2,
-        ACTIVE=2,
-        warmed_up=True,
-        load=0.5,
-        active_sessions=1,
-        max_sessions=4,
-        text='',
-        swap=0,
-        SWAP_NONE=0,
-    )
+def status(server: str, policy: str = 'act@2', slot: str = 'a') -> ServerStatus:
+    return status_of(policy, slot, load=0.5, active_sessions=1, max_sessions=4)

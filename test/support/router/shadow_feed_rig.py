@@ -18,17 +18,17 @@ from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
 from lerobot_serve.router.shadow.feed import ShadowFeed
 from lerobot_serve.router.shadow.qualification import Qualification
-from lerobot_serve.router.shadow.sampling import ShadowRules
 from support.router.contexts import make_context
 from support.router.dispatch_rig import ask_of, request_bytes
 
 MS, SECOND = 1_000_000, 1_000_000_000
 LIVE, SHADOW = 'act@11', 'act@22'
-ALL = ShadowRules(percent=100.0, spread_percent=100.0)
+ALL = RouterParameters(shadow_sample_percent=100.0, shadow_spread_percent=100.0)
 LIMIT_S = 10.0
 ROWS = np.zeros((2, 2), np.float32)
 
@@ -74,7 +74,7 @@ class FakeClient:
 class FeedRig:
     """See the module; made by `feed_rig`. What a test calls is what the data path would."""
 
-    def __init__(self, folder: Path, rules: ShadowRules) -> None:
+    def __init__(self, folder: Path, rules: RouterParameters) -> None:
         self.now_ns = 1000 * SECOND
         self.shadow, self.second_draws = FakeClient(), FakeClient()
         self.has_room = True
@@ -170,7 +170,7 @@ def chunk_bytes(
 
 
 @contextmanager
-def feed_rig(folder: Path, rules: ShadowRules = ALL) -> Iterator[FeedRig]:
+def feed_rig(folder: Path, rules: RouterParameters = ALL) -> Iterator[FeedRig]:
     """Give a feed whose thread runs once it is started, and see to its end."""
     rig = FeedRig(folder, rules)
     try:

@@ -36,7 +36,7 @@ from lerobot_serve.edge.session.pipeline import (
 )
 from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve.server import assembly
+from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
@@ -94,7 +94,7 @@ class RemoteLoop:
         )
         self._request_queue, statistics = RequestQueue(), ServerStatistics()
         self._worker = policy_loading.load_worker(parameters, '', statistics)
-        self.core = assembly.make_core(self._worker, self._request_queue, statistics, parameters)
+        self.core = ServerCore(self._worker, self._request_queue, statistics, parameters)
         self.core.accept_requests()
         self._now_ns = 0
 

@@ -11,15 +11,17 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.services.session import SessionRequest
-from lerobot_serve.server.core import AdmissionSettings, NO_OBSERVER, ServerCore
+from lerobot_serve.server.core import NO_OBSERVER, ServerCore
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
+from lerobot_serve.server.parameters import ServerParameters
 from support.server.session_rig import RULES
 from support.server.worker_rig import ASK as BARE_ASK
 from support.server.worker_rig import bench, FRONT, HEADER, OBSERVATION
 
-FIXED, MEASURED = AdmissionSettings(False, 0.0), AdmissionSettings(True, 0.0)
+FIXED = replace(RULES, max_sessions=100)
+MEASURED = replace(FIXED, admission='auto')
 ASK = replace(BARE_ASK, cameras=(CameraSpec(FRONT, 8, 16),))
 
 
@@ -45,7 +47,7 @@ class Rig:
     def __init__(
         self,
         predict=None,
-        admitted: AdmissionSettings = FIXED,
+        rules: ServerParameters = FIXED,
         *,
         begun: bool = True,
         observer: Callable[[ServerStatistics], RequestObserver] = lambda _: NO_OBSERVER,
@@ -54,7 +56,6 @@ class Rig:
         made = bench(predict, **changes)
         self.policy, self.statistics, self.worker = made.policy, made.statistics, made.worker
         self.request_queue = RequestQueue()
-        rules = replace(RULES, max_sessions=100)
         self.observer = observer(self.statistics)
         self.no_session_replies: list[Chunk] = []
         self.core = ServerCore(
@@ -62,7 +63,6 @@ class Rig:
             self.request_queue,
             self.statistics,
             rules,
-            admitted,
             self.observer,
             self.no_session_replies.append,
         )

@@ -9,22 +9,21 @@ from lerobot_serve.contract.names import ros_token
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.policies.base import PolicyCamera
+from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import SessionTable
-from lerobot_serve.server.sessions.session_validation import SessionRules
 from support.server.fake_policy import FAKE_DESCRIPTION, JOINTS
 
 FRONT = 'observation.images.front'
 SERVED = replace(FAKE_DESCRIPTION, cameras=(PolicyCamera(FRONT, 480, 640),))
 S = 1_000_000_000
-RULES = SessionRules(
+RULES = ServerParameters(
     max_sessions=2,
     default_task='fold the towel',
-    pin_task=False,
-    require_trained_fps=False,
-    grace_ns=5 * S,
-    idle_ns=60 * S,
-    process_sessions=100,
-    one_shots=3,
+    session_grace_s=5.0,
+    session_idle_s=60.0,
+    max_sessions_per_process=100,
+    max_waiting_goals=3,
+    network_round_trip_ms=0.0,
 )
 
 

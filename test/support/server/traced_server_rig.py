@@ -16,7 +16,7 @@ from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.parameters import build_parameters
-from lerobot_serve.server import assembly
+from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.observability.request_observer import RequestObserver
@@ -54,7 +54,7 @@ class TracedServer:
         )
         self.observer = RequestObserver(self.recorder)
         self.worker = policy_loading.load_worker(built, '', self.statistics)
-        self.core = assembly.make_core(
+        self.core = ServerCore(
             self.worker, self.request_queue, self.statistics, built, self.observer
         )
         self.core.accept_requests()

@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 import numpy as np
 import pytest
-from support.contract.wire_examples import a_chunk, an_observation, content
+from support.contract.wire_examples import (
+    a_chunk,
+    an_observation,
+    chunks,
+    content,
+    observations,
+    patient,
+)
 
+from lerobot_serve.contract import codec, records
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.header import Header, HEADER_LAYOUT, read_envelope
@@ -110,7 +119,41 @@ def test_a_range_of_versions_is_accepted_as_a_whole(monkeypatch):
         assert caught.value.is_client_newer is is_client_newer
 
 
-# the data path reads and writes the golden bytes; test/ros checks these with the middleware
+# the data path reads and writes the bytes of the records, and the golden ones; test/ros compares
+# both with the middleware
+
+
+def facts(thing: object) -> object:
+    """Return the fields of a message by their names, whatever class it has."""
+    if isinstance(thing, records.ActionArray):
+        return (thing.rows, thing.columns), thing.data.tobytes()
+    if isinstance(thing, Struct):
+        return {name: facts(getattr(thing, name)) for name in thing.__struct_fields__}
+    if is_dataclass(thing):
+        return {each.name: facts(getattr(thing, each.name)) for each in fields(thing)}
+    return tuple(map(facts, thing)) if isinstance(thing, tuple) else content(thing)
+
+
+def check_record(kind: type, raw: bytes, expected: dict[str, object]) -> None:
+    record = codec.decode(kind, raw)
+    assert facts(record) == expected
+    assert codec.encode(record) == raw
+
+
+@patient
+@given(observations)
+def test_an_observation_has_the_bytes_of_its_record(plain):
+    state = {'state': facts(plain.state.reshape(-1)), 'observation_steps': len(plain.state)}
+    check_record(records.Observation, wire_observation.encode(plain), facts(plain) | state)
+
+
+@patient
+@given(chunks)
+def test_a_chunk_has_the_bytes_of_its_record(plain):
+    expected = facts(plain)
+    for name in ('model', 'robot'):
+        expected[f'chunk_{name}'] = expected.pop(name)
+    check_record(records.ActionChunk, wire_chunk.encode(plain), expected)
 
 
 MSG_TYPE_AT = 30

@@ -10,7 +10,7 @@ import pytest
 from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
 from lerobot_serve.parameters import parameter_specs, ParameterError
-from lerobot_serve.router.core import RouterCore, shadow_rules
+from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.parameters import RouterParameters
 
 PLAN = ('5', '50', '100')
@@ -45,8 +45,8 @@ TABLE: dict[str, tuple[object, Callable[[RouterCore], object], object]] = {
         lambda s: s.table.rules.hedge_budget_percent,
         50.0,
     ),
-    'shadow_sample_percent': (12.5, lambda s: shadow_rules(s.parameters).percent, 12.5),
-    'shadow_spread_percent': (7.5, lambda s: shadow_rules(s.parameters).spread_percent, 7.5),
+    'shadow_sample_percent': (12.5, lambda s: s.parameters.shadow_sample_percent, 12.5),
+    'shadow_spread_percent': (7.5, lambda s: s.parameters.shadow_spread_percent, 7.5),
     'shadow_minimum_hours': (1.5, lambda s: '0.00 of 1.5 hours' in lacks(s), True),
     'shadow_minimum_episodes': (7, lambda s: '0 of 7 episodes' in lacks(s), True),
     # read when it is activated, from the present parameters

@@ -17,11 +17,14 @@ from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError, Prediction
-from lerobot_serve.server import assembly, error_replies
+from lerobot_serve.server import error_replies
+from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
+from lerobot_serve.server.messages import UNCONFIGURED_TEXT
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.server.swap.swap_folder import check_policy_path_change
 
 S = 1_000_000_000
 GIVEN = ServerParameters(
@@ -179,22 +182,9 @@ def test_what_a_loader_says_is_passed_on(loaded, monkeypatch):
         loaded(FakePolicy())
 
 
-def test_the_rules_are_the_operators():
-    rules = assembly.session_rules(GIVEN)
-    assert (rules.max_sessions, rules.default_task) == (5, 'fold')
-    assert (rules.pin_task, rules.require_trained_fps) == (True, True)
-    assert (rules.grace_ns, rules.idle_ns) == (1_500_000_000, 2_500_000_000)
-
-
-@pytest.mark.parametrize(('admission', 'measured'), [('fixed', False), ('auto', True)])
-def test_admission_is_the_operators(admission, measured):
-    admitted = assembly.admission_settings(replace(GIVEN, admission=admission))
-    assert (admitted.is_measured, admitted.network_s) == (measured, 0.02)
-
-
 def core(loaded, policy: FakePolicy, parameters: ServerParameters, request_queue: RequestQueue):
     worker = loaded(policy, parameters)
-    return assembly.make_core(worker, request_queue, loaded.statistics, parameters)
+    return ServerCore(worker, request_queue, loaded.statistics, parameters)
 
 
 def test_what_is_prepared_takes_no_sessions_yet(loaded):
@@ -220,14 +210,12 @@ def test_the_scheduler_is_the_operators_and_changes_live(loaded):
     request_queue = RequestQueue(lambda: S)
     made = core(loaded, FakePolicy(batch_limit=2), GIVEN, request_queue)
     assert picked(request_queue) == ['a']
-    assembly.apply_live_parameters(made, replace(GIVEN, scheduler='lowest_queue_first'))
+    made.apply_parameters(replace(GIVEN, scheduler='lowest_queue_first'))
     assert picked(request_queue) == ['b']
-    assembly.apply_live_parameters(made, replace(GIVEN, scheduler='dynamic_batching'))
+    made.apply_parameters(replace(GIVEN, scheduler='dynamic_batching'))
     # no more than the policy can
     assert picked(request_queue) == ['a', 'b']
-    assembly.apply_live_parameters(
-        made, replace(GIVEN, scheduler='dynamic_batching', max_batch_size=1)
-    )
+    made.apply_parameters(replace(GIVEN, scheduler='dynamic_batching', max_batch_size=1))
     assert picked(request_queue) == ['a']
 
 
@@ -256,15 +244,15 @@ def test_sessions_stay_open_while_rules_change(loaded):
     made = core(loaded, FakePolicy(), parameters, RequestQueue())
     made.accept_requests()
     session, _ = made.open(ask(), 0)
-    assembly.apply_live_parameters(made, replace(parameters, max_sessions=1, admission='auto'))
+    made.apply_parameters(replace(parameters, max_sessions=1, admission='auto'))
     assert list(made.sessions) == [session]
-    assert made.admission_settings.is_measured
+    assert made.sessions.rules.admission == 'auto'
     with pytest.raises(SessionRefused):
         made.open(ask(2), 0)
 
 
 def test_a_server_without_a_policy_says_so():
-    chunk = error_replies.not_ready_chunk(request(), assembly.UNCONFIGURED_TEXT)
+    chunk = error_replies.not_ready_chunk(request(), UNCONFIGURED_TEXT)
     assert chunk.status == Status.DRAINING
     assert chunk.status_text == 'not ready: no policy is loaded; configure the node'
     assert error_replies.no_session_text('arm', 7) == "'arm' has no session of epoch 7"
@@ -273,7 +261,7 @@ def test_a_server_without_a_policy_says_so():
 def changed_to(path: str, root: str) -> ServerParameters:
     present = ServerParameters(policy_path='/models/v1', policy_root=root)
     wanted = replace(present, policy_path=path)
-    assembly.check_policy_path_change(present, wanted)
+    check_policy_path_change(present, wanted)
     return wanted
 
 

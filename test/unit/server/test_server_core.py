@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 from support.server.request_queue_rig import inference, WAIT_S
-from support.server.server_core_rig import FIXED, request, Rig
+from support.server.server_core_rig import request, Rig
 from support.server.session_rig import RULES
 from support.server.worker_rig import gives, ROWS
 
@@ -24,8 +24,7 @@ from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.policies.base import Prediction
 from lerobot_serve.quotas.rules import parse_quotas
 from lerobot_serve.server.core import bounded_ns
-from lerobot_serve.server.inference.reply_sender import ReplySender
-from lerobot_serve.server.inference.schedulers import LowestQueueFirst
+from lerobot_serve.server.inference.inference_loop import ReplySender
 
 GOODBYE = SessionRefused(Refusal.DRAINING, 'the server is going away')
 
@@ -212,10 +211,11 @@ def test_changes_reach_sessions_and_the_order_of_service():
     rig = Rig()
     rig.open(1)
     rig.open(2)
-    rules = replace(RULES, max_sessions=1, grace_ns=1, idle_ns=2, default_task='other')
-    rig.core.apply_settings(rules, FIXED, LowestQueueFirst())
+    times = {'session_grace_s': 1e-9, 'session_idle_s': 2e-9}
+    more = {'default_task': 'other', 'scheduler': 'lowest_queue_first'}
+    rig.core.apply_parameters(replace(RULES, max_sessions=1, **times, **more))
     changed = rig.core.sessions.rules
-    assert (changed.max_sessions, changed.grace_ns, changed.idle_ns) == (1, 1, 2)
+    assert (changed.max_sessions, changed.session_grace_ns, changed.session_idle_ns) == (1, 1, 2)
     # a task cannot change under a session
     assert changed.default_task == RULES.default_task
     with pytest.raises(SessionRefused):

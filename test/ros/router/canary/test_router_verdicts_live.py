@@ -10,7 +10,7 @@ import pytest
 from support.nodes.router_rig import LIMIT_S, RouterRig
 from support.nodes.small_client import SmallClient
 
-from lerobot_serve.contract.schema import Flag, Status
+from lerobot_serve.contract.schema import Status
 from lerobot_serve_interfaces.msg import CanaryState, RouterState, SlotState
 from lerobot_serve_interfaces.srv import ControlSlot
 
@@ -78,42 +78,6 @@ def test_a_candidate_that_was_rolled_back_drives_no_robot_while_the_champion_han
     assert (slot.state, slot.share_percent) == (SlotState.BARRED, 0)
     assert 'arm hit the table' in slot.text
     assert slot.episodes == 0 or router_rig.state.health == 'slot_b_drained'
-
-
-@pytest.mark.slow
-def test_where_no_slot_may_answer_the_robot_gets_a_status_that_says_why(router_rig):
-    router_rig.slots()
-    client = router_rig.robot()
-    rolled_back(router_rig)
-    assert router_rig.control(R.DRAIN, 'a', 'maintenance').success
-    chunk = client.round_trip(episode_id='new')
-    assert (chunk.status, chunk.slot) == (Status.NO_SLOT, '')
-    assert 'arm hit the table' in chunk.status_text
-    assert 'drained by an operator: maintenance' in chunk.status_text
-    router_rig.wait_for_drop('no_slot')
-    assert router_rig.control(R.RESTORE, 'a').success
-    assert asked(client, 'new') == (Status.OK, 'a')
-    # and a person can lift it
-    assert router_rig.control(R.LIFT_VERDICT, 'b').success
-    assert not router_rig.set(canary__plan=[])
-    assert not router_rig.set(split_percent=0)
-    assert asked(client, 'another') == (Status.OK, 'b')
-
-
-@pytest.mark.slow
-def test_running_episodes_leave_now_or_within_the_time(router_rig):
-    router_rig.slots(episode_drain_timeout_s=1.0)
-    client = router_rig.robot()
-    first, second = new('b', 'l')[:2]
-    assert asked(client, first) == (Status.OK, 'b')
-    request = R(command=R.DRAIN, slot='b', move_running_episodes=True, reason='smoke')
-    assert router_rig.ask(ControlSlot, 'control_slot', request).success
-    chunk = client.round_trip(episode_id=first)
-    assert (chunk.slot, chunk.header.flags & Flag.POLICY_CHANGED) == ('a', Flag.POLICY_CHANGED)
-    assert router_rig.control(R.RESTORE, 'b').success
-    assert asked(client, second) == (Status.OK, 'b')
-    assert router_rig.control(R.DRAIN, 'b').success
-    router_rig.wait(lambda: asked(client, second) == (Status.OK, 'a'), 'it has left')
 
 
 @pytest.mark.slow

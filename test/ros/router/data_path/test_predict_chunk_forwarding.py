@@ -36,15 +36,14 @@ class Forward:
 
     def __init__(self, rig: ServerRig, runtime: NodeRuntime, limit_s: float) -> None:
         self.drops: list[str] = []
-        self.flags, self.refusal = Flag.NONE, ''
+        self.flags, self.why_refused = Flag.NONE, ''
         self.caller = ServerRig(rig.node, rig.fleet, None, '/test')
         self._server = rig.name
         self._forward = PredictChunkProxy(
             rig.node,
             runtime,
-            self._choose,
+            self,
             self.drops.append,
-            refusal=lambda slot, policy: self.refusal,
             limit_s=limit_s,
         )
 
@@ -53,7 +52,15 @@ class Forward:
         under_way = list(self._forward._dispatcher._in_flight.values())
         return sum(errand.handle is not None for errand in under_way)
 
-    def _choose(self, start: Envelope, goal_bytes: int) -> SimpleNamespace:
+    # the GoalRouter
+
+    def refusal(self, slot: str, policy: str) -> str:
+        return self.why_refused
+
+    def charge(self, client_id: str, inference_ms: float) -> None:
+        """Nobody has a quota."""
+
+    def choose(self, start: Envelope, goal_bytes: int) -> SimpleNamespace:
         assert goal_bytes > 0
         return SimpleNamespace(server=self._server, slot='a', flags=self.flags)
 
@@ -153,7 +160,7 @@ def test_many_goals_at_once_each_get_their_own_answer(forward, rig):
 def test_an_answer_whose_policy_may_drive_no_more_reaches_no_robot(forward, rig):
     rig.start(policy_kind='steered')
     answered(forward.caller, 'episode')
-    forward.refusal = 'slot a: rolled back'
+    forward.why_refused = 'slot a: rolled back'
     chunk = refused(forward.caller, 'episode')
     assert (chunk.status, chunk.slot) == (Status.NO_SLOT, 'a')
     assert chunk.status_text.startswith('slot a: rolled back; send the goal again')

@@ -13,8 +13,7 @@ from support.nodes.zenoh_links import both_links
 
 from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.router.storage.sqlite_store import SqliteStore
-from lerobot_serve_interfaces.msg import ReplicaState, SlotState
-from lerobot_serve_interfaces.srv import ControlSlot
+from lerobot_serve_interfaces.msg import ReplicaState
 
 pytestmark = pytest.mark.slow
 
@@ -75,33 +74,6 @@ def test_a_replica_that_hangs_is_left_and_used_again_when_it_goes_on(pair):
     assert replica(pair, 'a', first).probes > 0
 
 
-def test_a_replica_of_another_policy_gets_nothing_and_is_named(router_rig):
-    router_rig.server('a1', 'a', policy='a')
-    router_rig.server('b', 'b')
-    router_rig.router(slot_a=['a1', 'a2'], slot_b=['b'])
-    # the first replica that serves names the policy of the slot
-    router_rig.wait_for_health('healthy')
-    router_rig.server('a2', 'a', policy='other')
-    router_rig.wait(
-        lambda: replica(router_rig, 'a', 'a2').state == ReplicaState.POLICY_MISMATCH,
-        'it is a stranger',
-    )
-    text = replica(router_rig, 'a', 'a2').text
-    assert 'all replicas of a slot must serve the same policy' in text
-    answered(router_rig.robot(), router_rig.episode('a'), 5)
-    assert replica(router_rig, 'a', 'a2').requests == 0
-
-
-def test_a_replica_started_for_another_slot_is_named(router_rig):
-    router_rig.server('a', 'prod')
-    router_rig.server('b', 'b')
-    router_rig.router(slot_a=['a'], slot_b=['b'])
-    router_rig.wait_for_health('slot_a_drained')
-    router_rig.wait(
-        lambda: 'start it with slot:=a' in router_rig.slot('a').text, 'what to do about it'
-    )
-
-
 @both_links
 def test_an_episode_leaves_a_dead_slot_and_its_next_chunk_says_so(router_rig):
     router_rig.slots()
@@ -154,25 +126,6 @@ def test_failures_in_a_row_drain_a_slot_and_clean_trials_bring_it_back(router_ri
     )
     (chunk,) = answered(client, router_rig.episode('b', salt='newest'))
     assert chunk.slot == 'b'
-
-
-def test_an_operator_drains_and_restores_at_episode_boundaries(router_rig):
-    router_rig.slots()
-    client, running = router_rig.robot(), router_rig.episode('b')
-    answered(client, running)
-    assert router_rig.control(ControlSlot.Request.DRAIN, 'b').success
-    router_rig.wait(lambda: router_rig.slot('b').state == SlotState.DRAINED, 'b is drained')
-    (chunk,) = answered(client, running)
-    assert (chunk.slot, chunk.header.flags) == ('b', 0)
-    (chunk,) = answered(client, router_rig.episode('b', salt='new'))
-    assert chunk.slot == 'a'
-    assert router_rig.control(ControlSlot.Request.RESTORE, 'b').success
-    (chunk,) = answered(client, router_rig.episode('b', salt='newer'))
-    assert chunk.slot == 'b'
-    refused = router_rig.control(ControlSlot.Request.DRAIN, 'c')
-    assert not refused.success
-    assert "unknown slot 'c'; allowed: a, b" in refused.text
-    assert 'nothing to probe' in router_rig.control(ControlSlot.Request.PROBE, 'a').text
 
 
 def test_a_slot_that_is_down_is_done_without_until_it_comes(router_rig):

@@ -73,23 +73,6 @@ def test_a_slow_replica_is_helped_out_and_its_late_answer_reaches_nobody(router_
     assert router_rig.slot('prod').requests_failed == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('never', [{'hedge_budget_percent': 0.0}, {'hedge_factor': 0.0}], ids=str)
-def test_it_is_switched_off_while_it_runs(router_rig, never):
-    pair(router_rig)
-    client = router_rig.robot()
-    slow = warm(router_rig, client)
-    assert not router_rig.set(**never)
-    before = present(router_rig).hedges
-    router_rig.hang(slow)
-    # each takes the place of the one before; that a replica is silent shows after some
-    for _ in range(5):
-        client.request()
-    assert not router_rig.set(reply_timeout_s=0.3)
-    router_rig.wait(lambda: is_answered(client), 'the other one answers at last')
-    assert present(router_rig).hedges == before
-
-
 def present(rig) -> RouterState:
     """Return a state that is told from now on."""
     rig.watch.last.pop(RouterState, None)

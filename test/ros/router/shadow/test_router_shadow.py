@@ -94,15 +94,6 @@ def test_a_live_policy_that_draws_is_the_unit(router_rig):
     assert 4 < found.divergence_in_spreads < 14
 
 
-def test_only_the_share_that_is_sampled_is_seen(router_rig):
-    player = shadowed(router_rig, shadow_sample_percent=0.0)
-    for _ in range(20):
-        player.play()
-    assert not router_rig.steering('shadow').events('predict')
-    assert not router_rig.set(shadow_sample_percent=100.0)
-    compared(router_rig, player)
-
-
 @both_links
 @pytest.mark.parametrize('trouble', ['kill', 'hang'])
 def test_a_shadow_that_is_gone_or_hangs_is_not_noticed_by_robots(router_rig, trouble):
@@ -131,33 +122,6 @@ def test_a_shadow_that_floods_is_not_noticed_by_robots(router_rig, node):
     assert router_rig.state.slots[0].requests_failed == 0
     router_rig.watch.divergences.clear()
     compared(router_rig, player)
-
-
-def test_a_policy_needs_its_time_in_shadow_before_it_takes_episodes(router_rig):
-    router_rig.server('a', 'a')
-    router_rig.server('b', 'b')
-    # the same policy as slot b's, since it is the same folder
-    router_rig.server('shadow', 'b', policy='b')
-    router_rig.router(
-        slot_a=['a'],
-        slot_b=['b'],
-        shadow_server='/shadow/policy_server',
-        shadow_minimum_episodes=3,
-    )
-    # a server that starts later is a reason of its own
-    router_rig.wait(lambda: '0 of 3 episodes' in router_rig.slot('b').text, 'what it lacks')
-    assert router_rig.state.health == 'slot_b_drained'
-    player = Player(router_rig.robot())
-    assert 'of 3 episodes' in router_rig.set(split_percent=20)
-
-    def is_qualified() -> bool:
-        for number in range(4):
-            for _ in range(3):
-                player.play(f'episode-{number}')
-        return router_rig.state.health == 'healthy'
-
-    router_rig.wait(is_qualified, 'slot b has been in shadow for long enough')
-    assert not router_rig.set(split_percent=20)
 
 
 def test_a_shadow_that_serves_too_is_refused_in_one_line(router_rig):

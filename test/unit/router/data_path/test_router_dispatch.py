@@ -19,7 +19,6 @@ from support.router.recording_transport import RecordingTransport
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.replicas.health import HealthRules
 from lerobot_serve.trace.format.records import RequestRecord
 
@@ -240,7 +239,7 @@ def test_the_alarm_is_woken_only_for_what_is_due_earlier_than_it_knows():
     rig.request()
     assert rig.outside.wakes == 1
     rig.answer('/p1', first)
-    rig.rules(timeout_ns=10 * MS)
+    rig.rules(reply_timeout_s=0.01)
     rig.robot('other')
     rig.request('other')
     assert rig.outside.wakes == 2
@@ -300,7 +299,7 @@ def test_one_suspect_is_asked_where_there_is_nobody_else():
 
 
 def test_the_outside_of_tests_is_one():
-    outside: Transport = RecordingTransport(capacity=2)
+    outside = RecordingTransport(capacity=2)
     for seq in range(3):
         outside.send('/a1', bytes([seq]))
     assert list(outside.sent) == [('/a1', b'\x01'), ('/a1', b'\x02')]

@@ -160,7 +160,7 @@ class Router(RuleBasedStateMachine):
 
     @rule(timeout_ns=st.sampled_from((100 * MS, SECOND, 5 * SECOND)))
     def timeout(self, timeout_ns):
-        self.world.rig.rules(timeout_ns=timeout_ns)
+        self.world.rig.rules(reply_timeout_s=timeout_ns / SECOND)
 
     @rule(
         slot=st.sampled_from('ab'),

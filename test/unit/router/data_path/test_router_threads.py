@@ -16,7 +16,6 @@ from support.router.dispatch_rig import (
     ask_of,
     check_counts,
     LockedOutside,
-    MS,
     policy_of,
     request_bytes,
     Rig,
@@ -66,7 +65,7 @@ class Stress:
     def __init__(self) -> None:
         self.outside = Servers()
         self.rig = ControlRig(outside=self.outside)
-        self.rig.rules(timeout_ns=20 * MS)
+        self.rig.rules(reply_timeout_s=0.02)
         self.control = self.rig.control
         self.done = threading.Event()
         for name in ROBOTS:
@@ -156,7 +155,7 @@ def test_the_next_due_is_never_later_than_what_is_due():
     rig = Rig()
     rig.robot()
     for number in range(50):
-        rig.rules(timeout_ns=(50 - number) * MS)
+        rig.rules(reply_timeout_s=(50 - number) / 1000)
         rig.robot(f'robot-{number}')
         wakes = rig.outside.wakes
         known_ns = rig.dispatcher._timer_ns

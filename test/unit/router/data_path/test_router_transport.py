@@ -18,11 +18,11 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.limits import TEXT_LIMIT
 from lerobot_serve.contract.schema import MsgType, Status
+from lerobot_serve.router.data_path.dispatch_step import RequestTimer
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.data_path.request_observer import RequestObserver, RequestObservers
-from lerobot_serve.router.data_path.request_timer import RequestTimer
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.monitoring.decision_publisher import DecisionPublisher
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
@@ -62,7 +62,7 @@ class Rig:
         self.warned: list[str] = []
         clients = {'/a': SimpleNamespace(send=self.to_server.append)}
         self.unknown: list[Chunk] = []
-        self.wiring = ReplicaTransport(clients, self.replies, self.drops, self.unknown.append)
+        self.wiring = ReplicaTransport(clients, self.replies.send, self.drops, self.unknown.append)
         context = replace(make_context(self, self.warned), stamp=lambda: Time(sec=7))
         self.publisher = DecisionPublisher(self.told.append, self.drops, context)
         self.robots = ClientSessions(grace_ns=0, idle_ns=0)

@@ -76,16 +76,6 @@ def test_a_known_episode_is_found():
     assert table.find('ep_42') == Placement('ep_42', 29, 'a', 30, sticky=True)
 
 
-def test_to_look_for_an_episode_is_not_to_use_it():
-    table = PlacementTable(2)
-    place(table, 'one', 'request', 50)
-    place(table, 'two', 'request', 50)
-    table.find('one')
-    place(table, 'three', 'request', 50)
-    assert table.find('one') is None
-    assert table.find('two')
-
-
 def test_an_episode_that_had_to_move_stays_where_it_went():
     table = PlacementTable(4)
     place(table, 'ep_42', 'request', 30)
@@ -131,15 +121,6 @@ def test_a_long_reason_is_cut():
     table = PlacementTable(4)
     assert len(table.move('ep_42', 'b', 'x' * 5000).reason) == REASON_LIMIT
     assert len(place(table, 'one', '', 30, lambda s: (s, 'x' * 5000)).reason) == REASON_LIMIT
-
-
-def test_the_episode_that_was_not_used_for_longest_is_forgotten_first():
-    table = PlacementTable(2)
-    for name in ('one', 'two', 'one', 'three'):
-        place(table, name, 'request', 100)
-    assert len(table) == 2
-    assert place(table, 'one', 'request', 0).slot == 'a'
-    assert place(table, 'two', 'request', 0).slot == 'b'
 
 
 def test_without_an_episode_each_request_stands_alone_and_is_not_remembered():

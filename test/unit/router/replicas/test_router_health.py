@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 import pytest
+from support.router.dispatch_rig import status_of
 
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.router.replicas.health import Health, HealthRules, HealthState
@@ -21,7 +22,6 @@ from lerobot_serve.router.replicas.latency import (
 from lerobot_serve.router.replicas.replica import (
     MAX_CONSECUTIVE_LATE,
     Replica,
-    ReplicaReport,
     ReplicaState,
     SILENCE_FACTOR,
 )
@@ -30,7 +30,6 @@ SECOND = 1_000_000_000
 RULES = HealthRules(
     3, successes_to_recover=2, first_probe_ns=2 * SECOND, max_probe_interval_ns=10 * SECOND
 )
-SEEN = ReplicaReport('a@1', 'a', StateClass.CHUNK_STATELESS, True)
 
 
 def drained(now_ns: int = 0) -> Health:
@@ -205,8 +204,7 @@ def test_percentiles_are_of_the_last_answers(values):
 def replica(**seen: object) -> Replica:
     there = Replica('/a1', 'a', RULES)
     if seen:
-        fields = {name: getattr(SEEN, name) for name in ReplicaReport.__dataclass_fields__}
-        there.report, there.is_available = ReplicaReport(**{**fields, **seen}), True
+        there.report, there.is_available = status_of('a@1', **seen), True
     return there
 
 
@@ -215,7 +213,7 @@ def test_a_replica_says_in_words_why_it_is_not_ready():
     assert (unheard.state, ready.state) == (ReplicaState.UNKNOWN, ReplicaState.READY)
     assert 'no status received' in unheard.text
     assert ready.text == ''
-    inactive = replica(is_active=False, text='not configured')
+    inactive = replica(active=False, text='not configured')
     assert (inactive.state, inactive.text) == (ReplicaState.UNAVAILABLE, 'not configured')
     ready.is_available = False
     assert (ready.state, ready.text) == (ReplicaState.UNAVAILABLE, 'server unavailable')

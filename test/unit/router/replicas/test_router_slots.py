@@ -7,18 +7,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 import pytest
+from support.router.dispatch_rig import status_of
 
-from lerobot_serve.contract.schema import StateClass
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.router.placement.eligibility import PolicyVerdict
 from lerobot_serve.router.replicas.health import HealthRules
-from lerobot_serve.router.replicas.replica import ReplicaReport, ReplicaState
+from lerobot_serve.router.replicas.replica import is_serving, ReplicaState
 from lerobot_serve.router.replicas.slot import overall_health, Slot, SlotDrain, VerdictRecord
 
 RULES, REPLICA_RULES = HealthRules(5), HealthRules(2)
 
 
-def seen(policy: str, slot: str = 'a', active: bool = True, load: float = 0.0) -> ReplicaReport:
-    return ReplicaReport(policy, slot, StateClass.CHUNK_STATELESS, active, load)
+def seen(policy: str, slot: str = 'a', active: bool = True, load: float = 0.0) -> ServerStatus:
+    return status_of(policy, slot, active=active, load=load)
 
 
 def make(*servers: str, settled: bool = True) -> Slot:
@@ -178,7 +179,7 @@ class Pinning(RuleBasedStateMachine):
 
     @staticmethod
     def serves(replica, policy: str) -> bool:
-        there = replica.is_available and replica.report is not None and replica.report.is_active
+        there = replica.is_available and replica.report is not None and is_serving(replica.report)
         return there and replica.report.slot == 'a' and replica.report.policy == policy
 
     @invariant()

@@ -496,7 +496,7 @@ def test_a_slot_whose_policy_is_for_other_robots_refuses_nobody(make):
 def test_forty_robots_through_one_router_are_forty_processes_to_a_server(make):
     rig = make({'prod': ('/p1',)}, standby=0)
     # a server with its bounds, behind the router
-    served = session_rig.table(max_sessions=100, process_sessions=1)
+    served = session_rig.table(max_sessions=100, max_sessions_per_process=1)
     for number in range(40):
         rig.control.open(ask_of(f'robot_{number}', instance=number))
     for passed_on in rig.clients['/p1'].sessions.values():

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from itertools import permutations
 from math import isnan, nan, sqrt
 
 from hypothesis import given, settings
@@ -48,26 +47,6 @@ def test_only_rows_that_were_executed_are_compared(world):
     world.executed(key(3), run(key(), 3, CALM[3:4]), run(key(2), 0, CALM[:1]))
     (found,) = world.poll()
     assert (found.rows, found.divergence, found.cage_would_trip) == (3, 0.0, False)
-
-
-def arrivals(world: World) -> list:
-    return [
-        lambda: world.request(key()),
-        lambda: world.live(key(), CALM, seed=3),
-        lambda: world.shadow(key(), CALM + 0.2),
-        lambda: world.request(key(9), 'e-2'),
-    ]
-
-
-@pytest.mark.parametrize('order', permutations(range(4)))
-def test_the_order_of_arrival_changes_nothing(world, order):
-    for number in order:
-        arrivals(world)[number]()
-    world.executed(key(2), run(key(), 0, CALM))
-    world.executed(key(3), run(key(2), 0, CALM[:1]))
-    (found,) = world.poll()
-    assert (found.episode_id, found.rows) == ('e-1', 5)
-    assert found.divergence == pytest.approx(0.2)
 
 
 def test_a_slow_shadow_is_compared_when_it_answers(world):
@@ -186,14 +165,6 @@ def test_a_shadow_of_another_shape_is_counted(world, rows, reason):
     world.executed(key(3), run(key(2), 0, CALM[:1]))
     assert world.poll() == []
     assert world.drops == {reason: 1}
-
-
-def test_a_shadow_that_never_answers_is_counted(world):
-    world.request(key())
-    world.live(key(), CALM)
-    world.executed(key(2), run(key(), 0, CALM))
-    assert world.poll(AGE_LIMIT_NS / S) == []
-    assert world.drops == {'shadow_unanswered': 1}
 
 
 # all together

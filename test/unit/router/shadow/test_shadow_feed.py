@@ -3,18 +3,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 import sys
 import threading
 
 import pytest
-from support.router.shadow_feed_rig import chunk_bytes, feed_rig, LIMIT_S, LIVE, MS, SECOND, SHADOW
+from support.router.shadow_feed_rig import (
+    ALL,
+    chunk_bytes,
+    feed_rig,
+    LIMIT_S,
+    LIVE,
+    MS,
+    SECOND,
+    SHADOW,
+)
 
 from lerobot_serve.cage import limits_encoding
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.schema import Refusal, Status
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.router.shadow.feed import DEPOSITS_LIMIT, REQUESTS_LIMIT
-from lerobot_serve.router.shadow.sampling import ShadowRules
 from lerobot_serve.router.shadow.sessions import RETRY_NS
 
 
@@ -259,11 +268,11 @@ def test_malformed_answers_are_counted_and_end_nothing(rig):
 
 
 def test_the_share_that_is_sampled_may_change_at_any_time(rig):
-    rig.feed.rules = ShadowRules(0.0, 0.0)
+    rig.feed.rules = replace(ALL, shadow_sample_percent=0.0)
     rig.rounds(rig.robot(), 1, 2, 3)
     assert not rig.shadow.sent
     assert rig.drops() == {}
-    rig.feed.rules = ShadowRules(100.0, 0.0)
+    rig.feed.rules = replace(ALL, shadow_spread_percent=0.0)
     rig.rounds(rig.robot(), 4, 5, seed=10)
     assert len(rig.shadow.sent) == 2
     assert not rig.second_draws.sent

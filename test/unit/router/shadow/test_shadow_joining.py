@@ -134,45 +134,26 @@ def test_it_remembers_what_was_commanded_before_and_where_something_came_between
 # what never is
 
 
-def test_a_shadow_that_does_not_answer():
+# what does not come, whose rows are executed, whether its time passes, and why it is dropped
+NEVER = {
+    'the shadow does not answer': ('shadow', (1,), True, 'shadow_unanswered'),
+    'nothing of it was executed': ('', (), True, 'shadow_unmatched'),
+    'a later chunk was executed': ('', (2,), False, 'shadow_unmatched'),
+    # it does not wait for the shadow
+    'nor does the shadow answer': ('shadow', (2,), False, 'shadow_unmatched'),
+    'its chunk was not seen': ('live', (1,), True, 'shadow_without_live'),
+    'it was not asked': ('request', (1,), True, 'shadow_stray'),
+}
+
+
+@pytest.mark.parametrize(('missing', 'executed', 'late', 'reason'), NEVER.values(), ids=NEVER)
+def test_a_sample_that_never_is_whole(missing, executed, late, reason):
     join = joiner()
-    begin(join, key(), without='shadow')
-    execute(join, key())
-    assert take(join, AGE_NS) == []
-    assert join.drops == {'shadow_unanswered': 1}
-
-
-@pytest.mark.parametrize('later', [True, False])
-def test_a_chunk_of_which_nothing_was_executed(later):
-    join = joiner()
-    begin(join, key())
-    if later:
-        execute(join, key(2))
-    assert take(join, 0 if later else AGE_NS) == []
-    assert join.drops == {'shadow_unmatched': 1}
-
-
-def test_a_chunk_of_which_nothing_was_executed_does_not_wait_for_the_shadow():
-    join = joiner()
-    begin(join, key(), without='shadow')
-    execute(join, key(2))
-    assert join.drops == {'shadow_unmatched': 1}
-
-
-def test_a_chunk_that_was_not_seen():
-    join = joiner()
-    begin(join, key(), without='live')
-    execute(join, key())
-    assert take(join, AGE_NS) == []
-    assert join.drops == {'shadow_without_live': 1}
-
-
-def test_answers_to_what_was_not_asked():
-    join = joiner()
-    begin(join, key(), without='request')
-    execute(join, key())
-    assert take(join, AGE_NS) == []
-    assert join.drops == {'shadow_stray': 1}
+    begin(join, key(), without=missing)
+    for seq in executed:
+        execute(join, key(seq))
+    assert take(join, AGE_NS if late else 0) == []
+    assert join.drops == {reason: 1}
 
 
 @pytest.mark.parametrize('first', [True, False])

@@ -64,14 +64,14 @@ def test_a_server_that_goes_away_takes_no_request_without_a_session():
 
 def test_the_one_that_finds_no_place_is_told_the_bound_and_counted():
     rig, answers = Rig(), []
-    for number in range(RULES.one_shots):
+    for number in range(RULES.max_waiting_goals):
         assert rig.core.enqueue_one_shot(f'one#{number}', request(9), 0, answers.append) is None
     refused = rig.core.enqueue_one_shot('one#9', request(9), 0, answers.append)
     assert refused.status == Status.TOO_LATE
-    assert f'{RULES.one_shots} predict_chunk calls are waiting' in refused.status_text
+    assert f'{RULES.max_waiting_goals} predict_chunk calls are waiting' in refused.status_text
     assert 'max_waiting_goals' in refused.status_text
     assert rig.drops == {'one_shots_full': 1}
-    assert rig.statistics.requests == RULES.one_shots
+    assert rig.statistics.requests == RULES.max_waiting_goals
 
 
 def test_earliest_dry_serves_a_robot_before_a_call_that_nobody_runs_dry_for():

@@ -28,24 +28,6 @@ def test_only_the_newest_is_kept_and_the_others_are_counted():
     assert len(request_queue) == 0
 
 
-def test_superseded_counts_for_the_whole_session_and_for_no_other():
-    request_queue = RequestQueue()
-    for _ in range(2):
-        request_queue.put(queued('a'))
-        request_queue.put(queued('a'))
-        (taken,) = request_queue.take_batch()
-    assert taken.superseded == 2
-    request_queue.put(queued('b'))
-    assert request_queue.take_batch()[0].superseded == 0
-
-
-def test_a_chatty_client_keeps_its_place_and_gains_none():
-    request_queue = RequestQueue()
-    for name, seq in (('a', 1), ('b', 1), ('a', 2), ('c', 1), ('b', 2)):
-        request_queue.put(queued(name, seq))
-    assert take_all(request_queue) == [('a', 2), ('b', 2), ('c', 1)]
-
-
 def test_a_client_stands_in_the_line_since_it_asked_first():
     request_queue = RequestQueue()
     request_queue.put(queued('a', at=5, dry=50))
@@ -62,17 +44,6 @@ def test_a_robot_that_has_less_to_play_than_it_thought_is_believed():
     request_queue.put(queued('a', dry=50))
     request_queue.put(queued('a', dry=40))
     assert request_queue.take_batch()[0].runs_dry_ns == 40
-
-
-def test_forget_drops_what_waits_and_tells_so():
-    request_queue = RequestQueue()
-    for name, seq in (('a', 1), ('a', 2), ('b', 1)):
-        request_queue.put(queued(name, seq))
-    assert request_queue.discard_session('a#1').header.seq == 2
-    assert not request_queue.discard_session('a#1')
-    assert take_all(request_queue) == [('b', 1)]
-    request_queue.put(queued('a', 3))
-    assert request_queue.take_batch()[0].superseded == 0
 
 
 def test_only_requests_of_earlier_episodes_are_forgotten():

@@ -10,14 +10,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 import pytest
 from support.golden import listed
-from support.server.server_core_rig import FIXED, request, Rig
+from support.server.server_core_rig import request, Rig
 from support.server.session_rig import RULES
 from support.server.worker_rig import gives, raises, ROWS
 
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import Prediction
 from lerobot_serve.quotas.rules import parse_quotas
-from lerobot_serve.server.inference.schedulers import DynamicBatching, RoundRobin
 from lerobot_serve.server.messages import ServerState
 from lerobot_serve.server.observability.metrics import (
     collect,
@@ -102,7 +101,7 @@ def exercised(**changes: object) -> tuple[Families, Families]:
     rig.step()
     rig.step()
     rig.core.enqueue(b'', 0)
-    rig.core.apply_settings(replace(RULES, max_sessions=7), FIXED, RoundRobin())
+    rig.core.apply_parameters(replace(RULES, max_sessions=7))
     rig.core.enqueue(request(1), time.monotonic_ns())
     rig.core.quotas.apply(parse_quotas(['robot *: 0.001 requests/s']), 1.0)
     for _ in range(2):
@@ -188,7 +187,8 @@ def test_images_are_counted_by_what_the_cache_of_the_policy_had():
 
 def test_a_batch_counts_as_one_pass_and_by_its_size():
     rig = Rig()
-    rig.core.apply_settings(replace(RULES, max_sessions=100), FIXED, DynamicBatching(8, 0))
+    batching = {'scheduler': 'dynamic_batching', 'max_batch_delay_ms': 0.0}
+    rig.core.apply_parameters(replace(RULES, max_sessions=100, **batching))
     for number in range(3):
         rig.open(number)
         rig.core.enqueue(request(number), 0)

@@ -11,8 +11,7 @@ from support.server.server_core_rig import ask, FIXED, MEASURED, request, Rig
 
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
-from lerobot_serve.server.core import AdmissionSettings
-from lerobot_serve.server.inference.schedulers import RoundRobin
+from lerobot_serve.server.parameters import ServerParameters
 
 S = 1_000_000_000
 # three seconds and a third at 30 Hz: a robot is expected to ask every 5/3 s
@@ -20,7 +19,7 @@ ROWS = {'chunk_size': 100}
 CHUNK_S = 100 / 30
 
 
-def rig_with(service_s: float, admitted: AdmissionSettings = MEASURED, **changes: object) -> Rig:
+def rig_with(service_s: float, admitted: ServerParameters = MEASURED, **changes: object) -> Rig:
     rig = Rig(None, admitted, **{**ROWS, **changes})
     rig.statistics.reset_for_policy(service_s)
     return rig
@@ -36,7 +35,7 @@ def test_fixed_admission_takes_max_sessions_however_slow_the_policy():
     [
         (0.02, MEASURED, CHUNK_S, 66),
         (0.5, MEASURED, CHUNK_S, 2),
-        (0.5, AdmissionSettings(True, 1.0), CHUNK_S, 1),
+        (0.5, replace(MEASURED, network_round_trip_ms=1000.0), CHUNK_S, 1),
         (100.0, MEASURED, CHUNK_S, 1),
         (0.0001, MEASURED, CHUNK_S, 100),
         # nothing is known of the policy, or of the robot
@@ -69,7 +68,7 @@ def test_the_service_time_is_measured_on():
 
 def test_a_batch_is_measured_as_a_whole():
     # alone 1 s, sixteen together 1.6 s; half of the chunk leaves 1.17 s
-    rig = rig_with(1.0, AdmissionSettings(True, 0.5))
+    rig = rig_with(1.0, replace(MEASURED, network_round_trip_ms=500.0))
     rig.statistics.record_batch_start(0, 16)
     rig.statistics.record_batch_end(S * 8 // 5, 16)
     assert rig.core.session_limit(CHUNK_S, 0) == 5
@@ -110,10 +109,9 @@ def test_the_first_robot_after_a_pause_is_expected_to_ask_like_any():
 
 def test_measured_admission_is_switched_on_and_off_live():
     rig = rig_with(0.5, FIXED)
-    rules = rig.core.sessions.rules
-    rig.core.apply_settings(rules, MEASURED, RoundRobin())
+    rig.core.apply_parameters(MEASURED)
     assert rig.core.session_limit(CHUNK_S, 0) == 2
-    rig.core.apply_settings(replace(rules, max_sessions=1), MEASURED, RoundRobin())
+    rig.core.apply_parameters(replace(MEASURED, max_sessions=1))
     assert rig.core.session_limit(CHUNK_S, 0) == 1
 
 

@@ -15,11 +15,11 @@ from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription
+from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_validation import (
     check_names,
     check_session_request,
     check_version,
-    SessionRules,
 )
 
 STRICT = {'require_trained_fps': True}
@@ -29,7 +29,7 @@ ROBOT_FILE = 'correct the robot file'
 
 
 def check(
-    asked: SessionRequest, served: PolicyDescription, rules: SessionRules
+    asked: SessionRequest, served: PolicyDescription, rules: ServerParameters
 ) -> tuple[str, ...]:
     check_version(asked)
     check_names(asked)

@@ -31,8 +31,8 @@ from lerobot_serve.policies.runtime.loading_beside import (
     is_beside,
 )
 from lerobot_serve.server.inference.worker import InferenceWorker
+from lerobot_serve.server.messages import SwapState
 from lerobot_serve.server.swap.swap_folder import SwapRefused
-from lerobot_serve.server.swap.swap_status import SwapState
 
 CHANGED = Flag.POLICY_CHANGED
 

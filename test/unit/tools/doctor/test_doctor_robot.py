@@ -22,7 +22,7 @@ import yaml
 from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription
-from lerobot_serve.server.sessions.session_validation import SessionRules
+from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.doctor.finding import FindingLevel
 from lerobot_serve.tools.doctor.robot import (
     check_agreement,
@@ -33,7 +33,7 @@ from lerobot_serve.tools.doctor.robot import (
 
 ROBOT = load(SIM_ARM)
 LIMITS = tuple((action.low, action.high) for action in ROBOT.actions)
-RULES = SessionRules(16, '', False, False, 0, 0, 4, 16)
+RULES = ServerParameters()
 SERVED = PolicyDescription(
     'act',
     'act@0123',
