@@ -11,7 +11,7 @@ from functools import partial
 from html import escape
 from typing import Any
 
-from lerobot_serve.demo.process_specs import VERSIONS
+from lerobot_serve.demo.fleet_names import VERSIONS
 from lerobot_serve.demo.results.arm_animation import arm_animation
 from lerobot_serve.demo.results.run_records import RunRecords
 from lerobot_serve.demo.results.scoreboard import DemoEvent, Scoreboard, version_of
