@@ -43,6 +43,11 @@ def of_driving(found: AuditResult) -> list[CheckResult]:
     return [result for result in found.results if result.check not in ROLLOUT_CHECKS]
 
 
+def result_of(found: AuditResult, check: str) -> CheckResult:
+    (result,) = [each for each in found.results if each.check == check]
+    return result
+
+
 def accusations(found: AuditResult) -> list[tuple[str, str, int]]:
     """Return check, file and line of all that is shown."""
     return [(v.check, v.file, v.line) for result in found.results for v in result.shown]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec import structs
 import pytest
-from support.tools.audit_rig import accusations, POLICY, write
+from support.tools.audit_rig import accusations, POLICY, result_of, write
 
 from lerobot_serve.tools.audit.checks.sticky_slots import StickySlotCheck, UNCOVERED
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
@@ -64,8 +64,7 @@ ROUTER = [
 
 def sticky(folder):
     found = run_audit([folder])
-    (result,) = [each for each in found.results if each.check == 'sticky']
-    return found, result
+    return found, result_of(found, 'sticky')
 
 
 def test_a_row_that_was_asked_for_before_the_move_may_be_played_after_it(tmp_path):
