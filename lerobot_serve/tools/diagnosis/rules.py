@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lerobot_serve.tools.diagnosis.causes import (
-    edge_causes,
     link_causes,
     process_causes,
     server_causes,
 )
-from lerobot_serve.tools.diagnosis.causes.finding import CauseFinding
-from lerobot_serve.tools.diagnosis.causes.time_spans import explained_shares
+from lerobot_serve.tools.diagnosis.causes.finding import CauseFinding, explained_shares
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
 
 
@@ -54,13 +52,13 @@ class RuleResult:
 RULES = (
     DiagnosisRule(
         'control_steps_missed',
-        edge_causes.edge_starved,
+        process_causes.edge_starved,
         'The edge did not run: it was stopped, or its CPU was busy.',
         'give the edge a core; see ControlStepsMissed in docs/runbook.md',
     ),
     DiagnosisRule(
         'stale_state',
-        edge_causes.stale_state,
+        process_causes.stale_state,
         'The state of the robot was missing or stale.',
         'check driver, rate and link of the topic: `ros2 topic hz`; its bound is max_age_s in the '
         'robot file',
@@ -154,7 +152,7 @@ RULES = (
     ),
     DiagnosisRule(
         'cage',
-        edge_causes.cage_intervention,
+        process_causes.cage_intervention,
         'The safety cage limited the robot: the policy exceeds the limits.',
         'check policy, units and limits; `lerobot-serve audit` checks that limits were kept',
     ),

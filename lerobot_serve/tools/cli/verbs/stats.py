@@ -27,8 +27,7 @@ def stats(
     from lerobot_serve.tools.bags.trace_view import BagTrace
     from lerobot_serve.tools.cli.progress import show_reading
     from lerobot_serve.tools.stats.collect import collect_stats
-    from lerobot_serve.tools.stats.html_report import html_report
-    from lerobot_serve.tools.stats.report import stats_report
+    from lerobot_serve.tools.stats.report import html_report, stats_report
 
     paths = found_traces(paths, fleet, router, 'stats')
     bags, traces = split_bags_and_traces(paths)

@@ -21,8 +21,7 @@ from lerobot_serve.tools.cli.verbs import stats as verb
 from lerobot_serve.tools.stats import time_series
 from lerobot_serve.tools.stats.collect import collect_stats
 from lerobot_serve.tools.stats.group import GroupKey
-from lerobot_serve.tools.stats.html_report import html_report, success
-from lerobot_serve.tools.stats.report import figures_of, stats_report
+from lerobot_serve.tools.stats.report import figures_of, html_report, stats_report, success
 from lerobot_serve.tools.traces.reader import LineReader, read_records, strip_actions
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import decode, encode
