@@ -12,14 +12,14 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.results.report import Case
-from lerobot_serve.router.canary.plan import Terms
-from lerobot_serve.tools.plan.rollout_simulation import (
+from benchmarks.harness.rollout_simulation import (
     ArmBehavior,
     evidence,
     sequential_test,
     SimulatedFleet,
 )
+from benchmarks.results.report import Case
+from lerobot_serve.router.canary.plan import Terms
 
 ABOUT = 'simulated canaries: wrong decisions, and episodes until the promotion'
 STREAMS_A_ROUND = 5

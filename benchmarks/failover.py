@@ -24,18 +24,24 @@ import tempfile
 
 import numpy as np
 
-from benchmarks.harness.fleet_stage import FleetStage
+from benchmarks.harness.fleet_stage import FleetStage, ProcessSpec, server, SLOT
 from benchmarks.harness.nodes import wait_until_active
 from benchmarks.results.outage import describe, find_outage, KillSamples, Outage, RecordedCommand
 from benchmarks.results.report import Case
-from lerobot_serve.demo import process_specs, steady_time
+from lerobot_serve.demo import steady_time
+from lerobot_serve.demo.fleet_names import (
+    CHAMPIONS,
+    robot_names,
+    ROUTER,
+    ROUTER_PROCESS,
+    server_node_name,
+    STATE,
+)
 from lerobot_serve.demo.node import DemoMonitor
-from lerobot_serve.demo.process_specs import ProcessSpec, server_node_name
 from lerobot_serve.demo.results.scoreboard import Scoreboard
 from lerobot_serve.demo.tour.link import DemoLink, ROS, ZENOH, zenoh_link
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.processes.node_processes import node_processes
@@ -50,7 +56,7 @@ WARM_UP_ACTIONS = 300
 LIMIT_S = 60.0
 # after it an arm gives up and begins again; sim_robot's default
 ATTEMPT_S = 8.0
-SLOT, VERSION, PROFILE = 'prod', 'v1', 'wired'
+VERSION, PROFILE = 'v1', 'wired'
 PARAMETERS = {
     'rounds_a_kill': ROUNDS_A_KILL,
     'policy': f'builtin reach, {VERSION} of the demo, cpu_threads 1',
@@ -82,7 +88,7 @@ class FailoverSetup:
     fault: Fault = Fault.KILL
 
 
-ALONE, OTHER = process_specs.CHAMPIONS
+ALONE, OTHER = CHAMPIONS
 RESTART = FailoverSetup('the server is started again at once', (ALONE,), is_alone=True)
 SECOND = FailoverSetup('the robot knows a second server', (ALONE, OTHER))
 ROUTED = FailoverSetup('the router has a second replica', (ALONE, OTHER), robots=3, is_routed=True)
@@ -156,10 +162,7 @@ class FailoverScenario:
         self._wait_for_play(WARM_UP_ACTIONS)
 
     def start_server(self, name: str) -> None:
-        policies = shared_file('config/policies')
-        policy = policies / process_specs.VERSIONS[VERSION]
-        part = process_specs.server_spec(name, policy, VERSION, Path(), self._link)
-        self.stage.start(with_parameters(part, slot=SLOT))
+        self.stage.start(server(name, VERSION, self._link))
 
     def kill(self) -> KillSamples:
         """
@@ -253,7 +256,7 @@ class FailoverScenario:
 
 def link_of(way: FailoverSetup) -> DemoLink:
     """Return the link of a setup, with a free port for each process over Zenoh."""
-    listening = (*way.servers, process_specs.ROUTER_PROCESS)
+    listening = (*way.servers, ROUTER_PROCESS)
     return zenoh_link(listening) if way.link == ZENOH else DemoLink()
 
 
@@ -266,26 +269,29 @@ def router(way: FailoverSetup, state: Path, link: DemoLink) -> ProcessSpec:
     parameters = {
         'slot_prod': [server_node_name(name) for name in way.servers],
         'state_folder': state,
-        **link.listening(process_specs.ROUTER_PROCESS),
+        **link.listening(ROUTER_PROCESS),
         **connected(link, way.servers),
     }
-    return ProcessSpec(process_specs.ROUTER_PROCESS, 'policy_router', parameters=parameters)
+    return ProcessSpec(ROUTER_PROCESS, 'policy_router', parameters=parameters)
 
 
 def robot(way: FailoverSetup, name: str, seed: int, link: DemoLink) -> list[ProcessSpec]:
-    """Return the demo's arm and its edge controller, with the servers of the setup."""
-    edge, arm = process_specs.robot_specs(name, seed, Path(), DemoLink())
-    asked = [process_specs.ROUTER] if way.is_routed else map(server_node_name, way.servers)
-    asks = {'servers': list(asked), 'network_profile': PROFILE}
-    asked = [process_specs.ROUTER_PROCESS] if way.is_routed else way.servers
-    asks |= connected(link, asked)
-    return [with_parameters(edge, **asks), with_parameters(arm, attempt_timeout_s=ATTEMPT_S)]
-
-
-def with_parameters(part: ProcessSpec, **parameters: object) -> ProcessSpec:
-    """Return a part of the demo that leaves no trace, with other parameters."""
-    kept = {name: v for name, v in part.parameters.items() if not name.startswith('trace_')}
-    return replace(part, parameters=kept | parameters)
+    """Return the edge controller of a simulated arm with the servers of the setup, and the arm."""
+    edge = {
+        'servers': [ROUTER] if way.is_routed else [server_node_name(each) for each in way.servers],
+        'task': 'reach the red target',
+        'codec': 'raw',
+        'network_profile': PROFILE,
+        # with the alarm a robot would stop and wait for an operator
+        'clamp_alarm_window_s': 0.0,
+        'state_folder': Path(STATE) / name,
+        **connected(link, [ROUTER_PROCESS] if way.is_routed else way.servers),
+    }
+    arm = {'seed': seed, 'attempt_timeout_s': ATTEMPT_S, 'outcome_topic': f'{ROUTER}/outcome'}
+    return [
+        ProcessSpec(f'{name}_edge', 'edge_controller', f'/{name}', edge),
+        ProcessSpec(f'{name}_arm', 'sim_robot', f'/{name}', arm),
+    ]
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
@@ -303,7 +309,7 @@ def measure_setup(way: FailoverSetup, kills: int, folder: Path) -> Case:
         state = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         runtime = NodeRuntime([])
         stack.callback(runtime.close)
-        monitor = DemoMonitor(runtime, Scoreboard(process_specs.robot_names(way.robots)))
+        monitor = DemoMonitor(runtime, Scoreboard(robot_names(way.robots)))
         witness = CommandRecorder(runtime, monitor.board)
         runtime.add(monitor)
         runtime.add(witness)

@@ -4,18 +4,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 import time
+from typing import Any
 
 from lerobot_serve.contract.records import ReplicaState, SlotState
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.process_specs import ProcessSpec, ROUTER
+from lerobot_serve.demo.fleet_names import ROUTER, VERSIONS
 from lerobot_serve.demo.results.scoreboard import Scoreboard
+from lerobot_serve.demo.tour.link import DemoLink
 from lerobot_serve.errors import UserError
+from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 
 POLL_S = 0.1
+SLOT = 'prod'
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process."""
+
+    name: str
+    executable: str
+    namespace: str = ''
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def server(name: str, version: str, link: DemoLink) -> ProcessSpec:
+    """Return a policy server with a version of the demo's policy."""
+    policy = shared_file('config/policies') / VERSIONS[version]
+    parameters = {
+        'policy_kind': 'builtin',
+        'policy_path': policy,
+        'policy_name': version,
+        'slot': SLOT,
+        'cpu_threads': 1,
+        'status_period_s': 0.2,
+        # another version is loaded at run time
+        'policy_root': policy.parent,
+        **link.listening(name),
+    }
+    return ProcessSpec(name, 'policy_server', f'/{name}', parameters)
 
 
 class FleetStage:

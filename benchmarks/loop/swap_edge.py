@@ -15,18 +15,19 @@ from itertools import pairwise
 import os
 from pathlib import Path
 
-from benchmarks.failover import CommandRecorder, FailoverSetup, robot, SLOT, with_parameters
-from benchmarks.harness.fleet_stage import FleetStage
+from benchmarks.failover import CommandRecorder, FailoverSetup, robot
+from benchmarks.harness.fleet_stage import FleetStage, server
 from benchmarks.harness.nodes import wait_until_active
 from benchmarks.results.outage import RecordedCommand
 from benchmarks.results.report import Case
 from lerobot_serve.contract.records import ServerStatus
-from lerobot_serve.demo import process_specs, steady_time
+from lerobot_serve.demo import steady_time
+from lerobot_serve.demo.fleet_names import robot_names, server_node_name
+from lerobot_serve.demo.fleet_names import VERSIONS as FOLDERS
 from lerobot_serve.demo.node import DemoMonitor
 from lerobot_serve.demo.results.scoreboard import Scoreboard
 from lerobot_serve.demo.tour.link import DemoLink
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.processes.node_processes import node_processes
@@ -53,7 +54,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     with contextlib.ExitStack() as stack:
         runtime = NodeRuntime([])
         stack.callback(runtime.close)
-        monitor = DemoMonitor(runtime, Scoreboard(process_specs.robot_names(1)))
+        monitor = DemoMonitor(runtime, Scoreboard(robot_names(1)))
         witness = CommandRecorder(runtime, monitor.board)
         runtime.add(monitor)
         runtime.add(witness)
@@ -71,7 +72,7 @@ def measure_swaps(stage: FleetStage, witness: CommandRecorder, swaps: int) -> Ca
     stalls = dict.fromkeys(gaps, 0)
     (name,) = stage.board.robots
     for number in range(swaps):
-        policy = process_specs.VERSIONS[VERSIONS[(number + 1) % 2]]
+        policy = FOLDERS[VERSIONS[(number + 1) % 2]]
         for what, given in ((WITHOUT, ''), (WITH, policy)):
             before = stage.board.robots[name].stalls
             gaps[what].append(longest_gap_ms(stage, witness.commands[name], given))
@@ -88,11 +89,8 @@ def measure_swaps(stage: FleetStage, witness: CommandRecorder, swaps: int) -> Ca
 
 def start(stage: FleetStage, witness: CommandRecorder) -> None:
     """Start the server and the robot, and wait until it plays."""
-    policies = shared_file('config/policies')
-    policy = policies / process_specs.VERSIONS[VERSIONS[0]]
-    part = process_specs.server_spec(SERVER, policy, VERSIONS[0], Path(), DemoLink())
-    stage.start(with_parameters(part, slot=SLOT))
-    node = process_specs.server_node_name(SERVER)
+    stage.start(server(SERVER, VERSIONS[0], DemoLink()))
+    node = server_node_name(SERVER)
     wait_until_active(witness, node, stage.processes.processes[SERVER])
     way = FailoverSetup('swap', (SERVER,))
     (name,) = stage.board.robots
@@ -131,7 +129,7 @@ def longest_gap_s(commands: Sequence[RecordedCommand], begin_s: float, end_s: fl
 
 def swap(stage: FleetStage, policy: str) -> None:
     """Swap the policy of the server, and wait until it is served. Raises UserError."""
-    node = process_specs.server_node_name(SERVER)
+    node = server_node_name(SERVER)
     accepted, text = stage.client.swap_policy(node, policy)
     if not accepted:
         raise UserError(f'{node} {text}')

@@ -13,7 +13,7 @@ from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 from lerobot_serve.tools.bags.message import BagError, CHUNK
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.gate.outcomes import reaches_robot
+from lerobot_serve.tools.gate.figures import reaches_robot
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.verifying import check
 

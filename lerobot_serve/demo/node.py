@@ -13,7 +13,7 @@ from sensor_msgs.msg import JointState
 from lerobot_serve.contract import records
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.process_specs import LEARNER, ROUTER
+from lerobot_serve.demo.fleet_names import LEARNER, ROUTER
 from lerobot_serve.demo.results.scoreboard import (
     ArmFrame,
     CORRECTED,

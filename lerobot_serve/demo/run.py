@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.child_processes import child_processes, ChildProcesses, Dashboard
-from lerobot_serve.demo.process_specs import robot_names, STATE
+from lerobot_serve.demo.fleet_names import robot_names, STATE
 from lerobot_serve.demo.tour import fleet_files, learning_fleet
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, DemoOptions, LEARNING, SERVING
 from lerobot_serve.demo.tour.commands import join_text, TypedCommand, VerbCommand

@@ -11,7 +11,7 @@ from functools import partial
 from html import escape
 from typing import Any
 
-from lerobot_serve.demo.process_specs import VERSIONS
+from lerobot_serve.demo.fleet_names import VERSIONS
 from lerobot_serve.demo.results.arm_animation import arm_animation
 from lerobot_serve.demo.results.run_records import RunRecords
 from lerobot_serve.demo.results.scoreboard import DemoEvent, Scoreboard, version_of
@@ -20,7 +20,7 @@ from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
 from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.tools.output.line_charts import line_chart, Points
 from lerobot_serve.tools.output.local_time import format_local
-from lerobot_serve.tools.stats.html_report import STYLE
+from lerobot_serve.tools.stats.report import STYLE
 
 # window of the success rate [episodes]
 WINDOW = 20

@@ -19,8 +19,8 @@ from lerobot_serve.demo.child_processes import (
     process_ids,
     run_process,
 )
+from lerobot_serve.demo.fleet_names import ROUTER
 from lerobot_serve.demo.node import DemoMonitor
-from lerobot_serve.demo.process_specs import ROUTER
 from lerobot_serve.demo.results.scoreboard import router_events, Scoreboard
 from lerobot_serve.demo.results.screen import Screen
 from lerobot_serve.demo.tour.act_order import DemoOptions

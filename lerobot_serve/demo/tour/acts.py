@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lerobot_serve.contract.records import ReplicaState
-from lerobot_serve.demo import process_specs, steady_time
-from lerobot_serve.demo.process_specs import ROUTER, server_node_name
+from lerobot_serve.demo import fleet_names, steady_time
+from lerobot_serve.demo.fleet_names import ROUTER, server_node_name
 from lerobot_serve.demo.results.scoreboard import version_of
 from lerobot_serve.demo.tour import fleet_files
 from lerobot_serve.demo.tour.act_context import ActContext
@@ -53,7 +53,7 @@ def serve(context: ActContext) -> Figures:
     )
     pids = {name: context.process_id(f'{name}/edge_controller') for name in board.robots}
     with_torch = [name for name, pid in pids.items() if holds_torch(pid)]
-    servers = [ROUTER, *map(server_node_name, process_specs.SLOTS)]
+    servers = [ROUTER, *map(server_node_name, fleet_names.SERVERS)]
     over_ros = context.node.request_topics(servers)
     return {
         'shown': not with_torch and bool(over_ros) == (context.link.name == ROS),
@@ -98,7 +98,7 @@ def kill_server(context: ActContext) -> Figures:
     """Kill the busiest server during an episode; no robot stops."""
     board = context.board
     busiest = max(context.slot('a').replicas, key=lambda replica: replica.chunks).server
-    victim = next(n for n in process_specs.CHAMPIONS if server_node_name(n) in busiest)
+    victim = next(n for n in fleet_names.CHAMPIONS if server_node_name(n) in busiest)
     before = {name: (r.stalls, r.chunks) for name, r in board.robots.items()}
     killed_s = context.kill(victim, f'{victim}/policy_server')
     context.wait(

@@ -15,7 +15,7 @@ from typing import Any
 
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.process_specs import LEARNER, ROUTER
+from lerobot_serve.demo.fleet_names import LEARNER, ROUTER
 from lerobot_serve.demo.tour import learning_fleet
 from lerobot_serve.demo.tour.act_context import ActContext
 from lerobot_serve.demo.tour.fleet_files import POLICIES

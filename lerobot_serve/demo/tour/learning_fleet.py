@@ -12,8 +12,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lerobot_serve.demo.process_specs import ROUTER_PROCESS, server_node_name, STATE
-from lerobot_serve.demo.tour.fleet_files import as_yaml, POLICIES, TRACES, write_policy
+from lerobot_serve.demo.fleet_names import ROUTER_PROCESS, server_node_name, STATE
+from lerobot_serve.demo.tour.fleet_files import (
+    as_yaml,
+    POLICIES,
+    robot_section,
+    server_section,
+    TRACES,
+    write_policy,
+)
 from lerobot_serve.demo.tour.link import DemoLink
 
 LEARNING_FILE = 'loop.yaml'
@@ -32,6 +39,14 @@ FIRST_EPISODES, LED_EPISODES, POISONED_EPISODES = 40, 5, 10
 NO_ROUND_EPISODES = 1000
 # of a watch: what the simulation reaches in half a minute
 WATCH_EPISODES, WATCH_HOURS = 25, 0.001
+SIMULATION = {
+    'attempt_timeout_s': ATTEMPT_S,
+    'image_height': PIXELS,
+    'image_width': PIXELS,
+    'reach_m': REACH_M,
+    # with leader_corrects a person takes over where the hand stops beside the target
+    'leader': True,
+}
 GATE_RECORDINGS = 40
 MARGIN = 0.2
 LEARNING_HEAD = """\
@@ -52,9 +67,14 @@ def write_learning_files(
 def learning_fleet(robots: Iterable[str], seed: int, plan: str, link: DemoLink) -> dict[str, Any]:
     """Return the content of the fleet file; paths begin at its folder."""
     return {
-        'servers': {name: _server(name, link) for name in SLOT_SERVERS},
+        'servers': {
+            name: server_section(name, name, PARENT, link, VERSIONS) for name in SLOT_SERVERS
+        },
         'router': _router(link),
-        'robots': {name: _robot(name, seed + number, link) for number, name in enumerate(robots)},
+        'robots': {
+            name: robot_section(name, link, {'seed': seed + number, **SIMULATION})
+            for number, name in enumerate(robots)
+        },
         'record': {'folder': BAGS, 'strategy': 'episodic'},
         'learner': {
             'store': VERSIONS,
@@ -70,18 +90,6 @@ def learning_fleet(robots: Iterable[str], seed: int, plan: str, link: DemoLink) 
             'gate_recordings': GATE_RECORDINGS,
             'period_s': 1.0,
         },
-    }
-
-
-def _server(name: str, link: DemoLink) -> dict[str, Any]:
-    return {
-        'policy': f'{POLICIES}/{PARENT}',
-        'slot': name,
-        'policy_root': VERSIONS,
-        'cpu_threads': 1,
-        'status_period_s': 0.2,
-        'trace_folder': TRACES,
-        **link.listening(name),
     }
 
 
@@ -105,27 +113,4 @@ def _router(link: DemoLink) -> dict[str, Any]:
         'canary.max_latency_ratio': 0.0,
         **link.listening(ROUTER_PROCESS),
         **link.connecting(SLOT_SERVERS),
-    }
-
-
-def _robot(name: str, seed: int, link: DemoLink) -> dict[str, Any]:
-    return {
-        'simulated': True,
-        'task': 'reach the red target',
-        'codec': 'raw',
-        'network_profile': 'wired',
-        'trace_folder': TRACES,
-        'trace_images': 'none',
-        # a takeover outlasts its process, and must not outlast the demo
-        'state_folder': f'{STATE}/{name}',
-        **link.robot_parameters(ROUTER_PROCESS),
-        'simulation': {
-            'seed': seed,
-            'attempt_timeout_s': ATTEMPT_S,
-            'image_height': PIXELS,
-            'image_width': PIXELS,
-            'reach_m': REACH_M,
-            # with leader_corrects a person takes over where the hand stops beside the target
-            'leader': True,
-        },
     }

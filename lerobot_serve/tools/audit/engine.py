@@ -9,7 +9,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from lerobot_serve.tools.audit.checks.action_age import ActionAgeCheck
 from lerobot_serve.tools.audit.checks.check import (
     CHECKS,
     CheckTally,
@@ -18,11 +17,13 @@ from lerobot_serve.tools.audit.checks.check import (
     TRACE_CHECKS,
     Violation,
 )
-from lerobot_serve.tools.audit.checks.chunk_rows import ChunkRowsCheck
+from lerobot_serve.tools.audit.checks.chunk_rows import ActionAgeCheck, ChunkRowsCheck
 from lerobot_serve.tools.audit.checks.command_limits import CommandLimitsCheck
-from lerobot_serve.tools.audit.checks.one_in_flight import OneInFlightCheck
-from lerobot_serve.tools.audit.checks.prefix_policy import PrefixPolicyCheck
-from lerobot_serve.tools.audit.checks.request_ends import RequestEndCheck
+from lerobot_serve.tools.audit.checks.requests import (
+    OneInFlightCheck,
+    PrefixPolicyCheck,
+    RequestEndCheck,
+)
 from lerobot_serve.tools.audit.checks.rollouts.gate_admission import GateAdmissionCheck
 from lerobot_serve.tools.audit.checks.rollouts.promotion_evidence import (
     judge_promotions,

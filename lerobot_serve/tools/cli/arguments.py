@@ -17,9 +17,11 @@ DEFAULT_SITE = 'default'
 Endpoints = Sequence[str]
 
 TracePaths = Annotated[
-    list[str],
+    Sequence[str],
     Argument(
-        'trace file of an edge, a router or a server, a folder with traces, or a bag', 'PATH'
+        'trace file of an edge, a router or a server, a folder with traces, or a bag '
+        '(the trace_folder of the router)',
+        'PATH',
     ),
 ]
 Parameters = Annotated[

@@ -6,9 +6,10 @@ and completion with live names. Imports ROS in functions only; the main thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 import sys
 from typing import Annotated, TYPE_CHECKING
 
@@ -150,3 +151,26 @@ def find_router(client: FleetClient, given: str) -> RouterView:
 
     found = client.find_routers(given)
     return client.router(resolve_router(given, found, client.known_routers()))
+
+
+def found_traces(given: Sequence[str], fleet: Fleet, router: str, verb: str) -> Sequence[str]:
+    """
+    Return the given traces; without any the trace_folder of the router. Raises UserError when it
+    has none, or not on this machine.
+    """
+    if given:
+        return given
+    with fleet.client() as client:
+        name = find_router(client, router).name
+        folder: str = client.get_parameters(name, ['trace_folder'])['trace_folder']
+    if not folder:
+        raise UserError(
+            f'{name} has no trace_folder, so what it did is not recorded; set trace_folder. '
+            '`lerobot-serve rollout status` prints the present state'
+        )
+    if not Path(folder).is_dir():
+        raise UserError(
+            f'the trace_folder of the router ({folder}) is not on this machine; run this '
+            f'there, or give a copy: lerobot-serve {verb} FOLDER'
+        )
+    return [folder]

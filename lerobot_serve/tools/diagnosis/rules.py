@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of diagnosis rules: evidence, summary and remedy, and their rank. Pure functions."""
+"""The table of diagnosis rules: cause, summary and remedy, and their rank. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lerobot_serve.tools.diagnosis.causes import (
-    edge_causes,
     link_causes,
     process_causes,
     server_causes,
 )
-from lerobot_serve.tools.diagnosis.causes.finding import CauseFinding
-from lerobot_serve.tools.diagnosis.causes.time_spans import explained_shares
+from lerobot_serve.tools.diagnosis.causes.finding import CauseFinding, explained_shares
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
 
 
@@ -29,11 +27,10 @@ class RuleStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisRule:
-    """One cause: the evidence it needs, its summary and its remedy."""
+    """One cause, its summary and its remedy; docs/runbook.md has the evidence that it needs."""
 
     name: str
     evaluate: Callable[[WindowFacts], CauseFinding]
-    evidence_needed: str
     summary: str
     remedy: str
 
@@ -55,15 +52,13 @@ class RuleResult:
 RULES = (
     DiagnosisRule(
         'control_steps_missed',
-        edge_causes.edge_starved,
-        'the edge did not run its control steps, by the times of its commands',
+        process_causes.edge_starved,
         'The edge did not run: it was stopped, or its CPU was busy.',
         'give the edge a core; see ControlStepsMissed in docs/runbook.md',
     ),
     DiagnosisRule(
         'stale_state',
-        edge_causes.stale_state,
-        'the cage held commands because the state of the robot was missing or stale',
+        process_causes.stale_state,
         'The state of the robot was missing or stale.',
         'check driver, rate and link of the topic: `ros2 topic hz`; its bound is max_age_s in the '
         'robot file',
@@ -71,21 +66,18 @@ RULES = (
     DiagnosisRule(
         'router_stopped',
         process_causes.router_stood_still,
-        'the process of the router did not run, by its own trace',
         'The router did not run: it was stopped, or its machine stood still.',
         'check load, memory and swap of its machine; docs/router.md has several routers',
     ),
     DiagnosisRule(
         'server_stopped',
         process_causes.server_stood_still,
-        'the process of a server did not run, by its own trace',
         'The server did not run: it was stopped, or its machine stood still.',
         'check load, memory and swap of its machine; a second replica takes over meanwhile',
     ),
     DiagnosisRule(
         'quota_used_up',
         server_causes.quota_used_up,
-        'replies that refuse a request because its quota is used up',
         'The quota of the robot, or of its group, was used up.',
         'raise it in `quotas` of the router or server, or send fewer requests: '
         'docs/router.md#quotas',
@@ -93,22 +85,18 @@ RULES = (
     DiagnosisRule(
         'policy_failed',
         server_causes.policy_failed,
-        'replies with an error or NaN',
         'The policy fails: the server replied with errors.',
         'see the reason in the timeline; `lerobot-serve replay` of a capture repeats the requests',
     ),
     DiagnosisRule(
         'superseded_requests',
         server_causes.requests_too_often,
-        'requests of this robot, and of no other, were superseded by newer ones',
         'This robot supersedes its own requests before the server starts them.',
         'raise request_timeout_s of its edge',
     ),
     DiagnosisRule(
         'server_overloaded',
         server_causes.server_overloaded,
-        'the server refused requests as too late, or queue wait grew for this robot and for most '
-        'others of that server at that time',
         'Server overloaded: queue wait grew for most of its robots.',
         'fewer robots, another replica, or scheduler:=dynamic_batching; '
         'see ServerSaturated in docs/runbook.md',
@@ -116,36 +104,30 @@ RULES = (
     DiagnosisRule(
         'own_queue_wait',
         server_causes.own_queue_only,
-        'queue wait grew for this robot, and not for most others of that server',
         'Queue wait grew for this robot, and not for most others.',
         'check the scheduler, and requests of this robot that queue behind each other',
     ),
     DiagnosisRule(
         'policy_slow',
         server_causes.policy_slow,
-        'inference of its requests grew, more than any other part of them',
         'Inference took longer.',
         'check the device of the server: other work, heat, a larger batch, another policy',
     ),
     DiagnosisRule(
         'request_lost',
         link_causes.request_lost,
-        'requests timed out, or the router heard nothing of their server, and the whole trace of '
-        'the server has no record of them; or the session was lost while router and server ran',
         'Requests did not reach the server: a link was lost, or a node between hung.',
         'check the network between robot, router and server; then log and /healthz of the server',
     ),
     DiagnosisRule(
         'reply_lost',
         link_causes.reply_lost,
-        'the server replied in time, and neither edge nor router accepted the reply',
         'Replies were lost between server and robot.',
         'check the network from server to robot: large messages, drops in ~/state of the edge',
     ),
     DiagnosisRule(
         'network',
         link_causes.network_slow,
-        'the round trip minus server time grew, more than any part of the server time',
         'The network was slow.',
         'check radio, switch and other traffic; use network_profile:=wan or a longer '
         'request_threshold_s',
@@ -153,28 +135,24 @@ RULES = (
     DiagnosisRule(
         'session_lost',
         process_causes.session_lost,
-        'the session was lost or the server was draining',
         'Session lost: the server closed it, drained or ended.',
         'check whether the server restarted: its log and /readyz give the reason',
     ),
     DiagnosisRule(
         'router',
         link_causes.rerouted,
-        'its episode was moved, another replica replied, or none could',
         'The router moved the episode, chose another replica, or had none.',
         'see ~/state of the router for each replica and its reason; docs/router.md',
     ),
     DiagnosisRule(
         'requests_start_late',
         server_causes.buffer_too_short,
-        'round trips longer than request_threshold_s, before as well as during',
         'Requests start too late: the round trip exceeds request_threshold_s.',
         'raise request_threshold_s, or max_action_age_s with it',
     ),
     DiagnosisRule(
         'cage',
-        edge_causes.cage_intervention,
-        'no stall, and the cage clamped more actions to the limits than before',
+        process_causes.cage_intervention,
         'The safety cage limited the robot: the policy exceeds the limits.',
         'check policy, units and limits; `lerobot-serve audit` checks that limits were kept',
     ),

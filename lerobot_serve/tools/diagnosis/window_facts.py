@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from lerobot_serve.tools.diagnosis.causes.time_spans import Span
+from lerobot_serve.tools.diagnosis.causes.finding import Span
 from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey, TIMED_OUT
 from lerobot_serve.tools.diagnosis.median_shift import median_shift, MedianShift
 from lerobot_serve.tools.diagnosis.timeline_event import TimelineEvent

@@ -16,14 +16,14 @@ from lerobot_serve.policies.kind_detection import detect_kind
 from lerobot_serve.policies.lerobot.hub import local_folder
 from lerobot_serve.requirements import FROM_ROS
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.tools.doctor import clocks, environment, machine, policy, speed
+from lerobot_serve.tools.doctor import environment, machine, policy, speed
 from lerobot_serve.tools.doctor import robot as robots
 from lerobot_serve.tools.doctor.environment import MiddlewareFacts
 from lerobot_serve.tools.doctor.finding import (
     failure,
     Finding,
-    FindingGroup,
     FindingLevel,
+    Groups,
     skipped,
 )
 from lerobot_serve.tools.doctor.link import check_link, probe_link
@@ -78,9 +78,9 @@ class GraphFindings:
     ros2_control: list[Finding] = field(default_factory=list)
 
 
-def run_checks(request: ExaminationRequest) -> list[FindingGroup]:
+def run_checks(request: ExaminationRequest) -> Groups:
     """Return all findings."""
-    before, host = clocks.read_clocks(), machine.read_machine()
+    before, host = machine.read_clocks(), machine.read_machine()
     robot, of_file = (
         robots.check_robot_file(request.robot_file) if request.robot_file else (None, [])
     )
@@ -91,18 +91,16 @@ def run_checks(request: ExaminationRequest) -> list[FindingGroup]:
     examined = policy_findings(request, robot)
     kind = request.parameters.policy_kind if request.parameters else ''
     machine_findings = environment.check_environment(host, graph.middleware, kind)
-    no_robot = [skipped('robot', NO_ROBOT)]
-    return [
-        FindingGroup(
-            'environment', (*machine_findings, *clocks.check_clocks(before, clocks.read_clocks()))
-        ),
-        FindingGroup('policy', tuple(examined.policy)),
-        FindingGroup('robot', tuple((of_file + examined.agreement) or no_robot)),
-        FindingGroup('topics', tuple(graph.topics)),
-        FindingGroup('ros2_control', tuple(graph.ros2_control)),
-        FindingGroup('link', tuple(check_link(over_zenoh))),
-        FindingGroup('capacity', tuple(examined.capacity)),
-    ]
+    clocks = machine.check_clocks(before, machine.read_clocks())
+    return {
+        'environment': [*machine_findings, *clocks],
+        'policy': examined.policy,
+        'robot': (of_file + examined.agreement) or [skipped('robot', NO_ROBOT)],
+        'topics': graph.topics,
+        'ros2_control': graph.ros2_control,
+        'link': check_link(over_zenoh),
+        'capacity': examined.capacity,
+    }
 
 
 def find_folder(path: str, kind: str) -> tuple[str, tuple[Finding, ...]]:

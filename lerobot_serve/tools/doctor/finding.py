@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One line of the report: the subject, its state and the remedy. Any thread."""
+"""Findings, each with its subject, state and remedy, and the report of all. Pure; any thread."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+from lerobot_serve.tools.output.report import Facts, Part, Report
 
 
 class FindingLevel(Enum):
@@ -40,12 +42,8 @@ class Finding:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class FindingGroup:
-    """Findings about one subject, in the order of the report."""
-
-    name: str
-    findings: tuple[Finding, ...]
+# by their subject, in the order of the report
+Groups = Mapping[str, Sequence[Finding]]
 
 
 def ok(name: str, found: str) -> Finding:
@@ -64,14 +62,92 @@ def failure(name: str, found: str, remedy: str) -> Finding:
     return Finding(name, FindingLevel.FAILURE, found, remedy)
 
 
-def count_levels(groups: Iterable[FindingGroup]) -> Counter[FindingLevel]:
+def count_levels(groups: Groups) -> Counter[FindingLevel]:
     """Return the number of findings of each level."""
-    return Counter(finding.verdict for group in groups for finding in group.findings)
+    return Counter(finding.verdict for group in groups.values() for finding in group)
 
 
-def worst_level(groups: Iterable[FindingGroup]) -> FindingLevel:
+def worst_level(groups: Groups) -> FindingLevel:
     """Return failure or warning if there is one, otherwise ok."""
     found = count_levels(groups)
     return next(
         (v for v in (FindingLevel.FAILURE, FindingLevel.WARNING) if found[v]), FindingLevel.OK
+    )
+
+
+MARKS = {
+    FindingLevel.OK: 'ok',
+    FindingLevel.WARNING: 'WARN',
+    FindingLevel.FAILURE: 'FAIL',
+    FindingLevel.SKIPPED: 'skip',
+}
+# green, yellow, red, grey
+COLOURS = {
+    FindingLevel.OK: 32,
+    FindingLevel.WARNING: 33,
+    FindingLevel.FAILURE: 31,
+    FindingLevel.SKIPPED: 90,
+}
+BOLD = 1
+ORDER = (FindingLevel.FAILURE, FindingLevel.WARNING, FindingLevel.OK, FindingLevel.SKIPPED)
+PLURAL = {FindingLevel.FAILURE: 'failures', FindingLevel.WARNING: 'warnings'}
+MARK_WIDTH = 4
+
+
+def doctor_report(groups: Groups) -> Report:
+    """Return one line for each finding, its remedy below it, and the counts."""
+    counts = count_levels(groups)
+    data = {
+        'outcome': worst_level(groups).value,
+        'counts': {verdict.value: counts[verdict] for verdict in ORDER},
+        'groups': [
+            {'name': name, 'findings': list(map(_object, findings))}
+            for name, findings in groups.items()
+        ],
+    }
+    parts: list[Part] = []
+    for name, findings in groups.items():
+        parts += [name, Facts(list(_rows(findings)), width=MARK_WIDTH), '']
+    marks = {MARKS[level]: colour for level, colour in COLOURS.items()}
+    return Report(
+        data,
+        [*parts, summary(groups)],
+        1 if worst_level(groups) is FindingLevel.FAILURE else 0,
+        marks=marks | dict.fromkeys(groups, BOLD),
+    )
+
+
+def _rows(findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
+    for finding in findings:
+        yield MARKS[finding.verdict], printable(f'{finding.name}: {finding.found}')
+        if finding.remedy:
+            yield '', printable(f'remedy: {finding.remedy}')
+
+
+def summary(groups: Groups) -> str:
+    """Return the count of each verdict; failures and warnings always."""
+    found = count_levels(groups)
+    return ', '.join(
+        f'{found[v]} {PLURAL[v] if v in PLURAL and found[v] != 1 else v.value}'
+        for v in ORDER
+        if found[v] or v in PLURAL
+    )
+
+
+def _object(finding: Finding) -> dict[str, str]:
+    return {
+        'name': finding.name,
+        'verdict': finding.verdict.value,
+        'found': finding.found,
+        'remedy': finding.remedy,
+    }
+
+
+def printable(text: str) -> str:
+    """Return the text as one line, with control characters escaped."""
+    line = ' '.join(text.split())
+    return (
+        line
+        if line.isprintable()
+        else ''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)
     )

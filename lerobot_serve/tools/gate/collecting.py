@@ -29,9 +29,8 @@ from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.router.shadow.remote_cage import checked_cage, RemoteCage
 from lerobot_serve.tools.bags.reader import Bag, is_bag
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, OpenedSession, read_open_session
-from lerobot_serve.tools.gate.figures import GateFigures
+from lerobot_serve.tools.gate.figures import GateFigures, RecordedEpisodes
 from lerobot_serve.tools.gate.motion import NO_ROWS, shared_motion
-from lerobot_serve.tools.gate.outcomes import RecordedEpisodes
 from lerobot_serve.tools.replay.compare import lost_state
 from lerobot_serve.tools.replay.engine import NOT_FROM_POLICY
 from lerobot_serve.tools.replay.in_process_server import InProcessServer

@@ -7,8 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from lerobot_serve.tools.output.report import Facts, Part, Report, Table
-from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
-from lerobot_serve.tools.plan.formula import formula_terms, FormulaResult, with_noun
+from lerobot_serve.tools.plan.demand import (
+    FleetDemand,
+    formula_terms,
+    FormulaResult,
+    ServiceTime,
+    with_noun,
+)
 from lerobot_serve.tools.plan.search import CapacityPlan, CurvePoint
 from lerobot_serve.tools.plan.simulation_result import SimulationResult
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 import math
 
-from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
-from lerobot_serve.tools.plan.formula import with_noun
+from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime, with_noun
 from lerobot_serve.tools.plan.simulation import simulate_fleet
 from lerobot_serve.tools.plan.simulation_result import SimulationResult
 

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of aggregated traces. Pure functions; any thread."""
+"""
+The report of aggregated traces, and the same as one HTML file without links. Reads the time zone;
+any thread.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
-from lerobot_serve.tools.output.report import Facts, Part, Report
+from lerobot_serve.tools.output.line_charts import line_chart, Points
+from lerobot_serve.tools.output.report import as_html, Facts, Part, Report
 from lerobot_serve.tools.output.text import printable, sources_line
 from lerobot_serve.tools.stats.collect import TraceStats
 from lerobot_serve.tools.stats.group import DURATIONS, GroupKey, GroupStats
 from lerobot_serve.tools.stats.quantile_sketch import ERROR, QuantileSketch
+from lerobot_serve.tools.stats.time_series import Mergeable, Proportion, TimeSeries
 
 NAME_WIDTH = 16
 
@@ -128,3 +133,116 @@ def _tally_json(tally: GroupStats) -> dict[str, Any]:
         'oldest_age_s': tally.oldest_age_s,
         'drops': dict(tally.drops),
     }
+
+
+# role nearest to the decision first
+ROLES = ('router', 'edge', 'server')
+STYLE = """
+:root { color-scheme: light dark; --text: #222; --weak: #555; --page: #fff; --line: #ddd;
+  --accent: #0b5cad; --mark: #c22 }
+@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --weak: #9aa4ae; --page: #14181d;
+  --line: #343b43; --accent: #6cb0ff; --mark: #ff7b72 } }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem;
+  padding: 0 1rem; color: var(--text); background: var(--page) }
+table { border-collapse: collapse; margin-bottom: 1.5rem }
+pre { white-space: pre-wrap; overflow-wrap: anywhere }
+td { overflow-wrap: anywhere; padding: .15rem .9rem .15rem 0; vertical-align: top }
+figure { margin: 1.5rem 0; overflow-x: auto }
+figcaption { font-weight: 600 } figcaption span { font-weight: 400 }
+svg { width: 100%; height: auto } svg.chart { min-width: 36rem }
+svg.chart text { font-size: 11px; fill: var(--weak) }
+svg .grid { stroke: var(--line) } svg line.mark { stroke: var(--mark); stroke-dasharray: 4 3 }
+svg.chart text.mark { fill: var(--mark); paint-order: stroke; stroke: var(--page);
+  stroke-width: 4px }
+"""
+Series = TypeVar('Series')
+Value = TypeVar('Value', bound=Mergeable)
+
+
+def html_report(stats: TraceStats) -> str:
+    """Return the whole file."""
+    charts = [
+        line_chart('Success rate of ended episodes, by slot [%]', success(stats), high=100.0),
+        line_chart('Share of new episodes, by slot [%]', split(stats), high=100.0),
+        line_chart('Round trip, by slot [ms]', latency(stats)),
+        line_chart('Divergence of the shadow, median', divergence(stats)),
+    ]
+    head = f'{stats.runs} runs, {stats.lines} lines, {stats.damaged} of them damaged'
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f'<title>Traces of lerobot_serve</title><style>{STYLE}</style></head><body>'
+        f'<h1>Traces</h1><p>{head}. Quantiles are within {ERROR:.0%} of the exact ones. '
+        f'Times are local.</p>{"".join(charts)}{as_html(stats_parts(stats))}</body></html>\n'
+    )
+
+
+def success(stats: TraceStats) -> dict[str, Points]:
+    """
+    Return the success rate of ended episodes [%], from edges if there are any: routers record the
+    same outcomes, and do not know where a person commanded.
+    """
+    timeline = first_available(stats.success, ('edge', 'router'))
+    if timeline is None:
+        return {}
+    return {
+        slot_label(slot): [(time_s, 100 * each.part / each.of) for time_s, each in line]
+        for slot, line in _lines(timeline).items()
+    }
+
+
+def split(stats: TraceStats) -> dict[str, Points]:
+    """Return the share of new episodes of each slot [%]."""
+    timeline = first_available(stats.begun)
+    if timeline is None:
+        return {}
+    all_at: dict[float, int] = {}
+    lines = _lines(timeline)
+    for line in lines.values():
+        for time_s, each in line:
+            all_at[time_s] = all_at.get(time_s, 0) + each.of
+    parts = {slot: dict(line) for slot, line in lines.items()}
+    return {
+        slot_label(slot): [
+            (time_s, 100 * part.get(time_s, Proportion()).of / all_at[time_s])
+            for time_s in sorted(all_at)
+        ]
+        for slot, part in parts.items()
+    }
+
+
+def latency(stats: TraceStats) -> dict[str, Points]:
+    """Return median and p95 of the round trip, from the role nearest to the robots."""
+    timeline = first_available(stats.latency, ('edge', 'router', 'server'))
+    if timeline is None:
+        return {}
+    return {
+        f'{slot_label(slot)} {name}': _quantiles(line, part)
+        for slot, line in _lines(timeline).items()
+        for name, part in (('p50', 0.5), ('p95', 0.95))
+    }
+
+
+def divergence(stats: TraceStats) -> dict[str, Points]:
+    """Return the median divergence of a shadow from the executed actions."""
+    return {pair: _quantiles(line, 0.5) for pair, line in _lines(stats.divergence).items()}
+
+
+def first_available(
+    timelines: Mapping[str, Series], roles: tuple[str, ...] = ROLES
+) -> Series | None:
+    """Return the series of the first role that has one."""
+    return next((timelines[role] for role in roles if role in timelines), None)
+
+
+def slot_label(slot: str) -> str:
+    """Return a slot as text."""
+    return f'slot {slot}' if slot else 'no slot'
+
+
+def _lines(timeline: TimeSeries[Value]) -> dict[str, list[tuple[float, Value]]]:
+    return {name: list(timeline.of(name)) for name in timeline.names()}
+
+
+def _quantiles(line: list[tuple[float, QuantileSketch]], part: float) -> Points:
+    return [(time_s, sketch.quantile(part) or 0.0) for time_s, sketch in line]

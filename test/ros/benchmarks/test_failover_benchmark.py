@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from benchmarks.failover import link_of, RESTART, robot, ROUTED, router, SECOND, SETUPS
-from lerobot_serve.demo import process_specs
+from lerobot_serve.demo import fleet_names
 
 
 def test_a_robot_asks_whom_its_way_to_recover_says(tmp_path):
@@ -13,7 +13,7 @@ def test_a_robot_asks_whom_its_way_to_recover_says(tmp_path):
     }
     assert asked[RESTART] == ['/a1/policy_server']
     assert asked[SECOND] == ['/a1/policy_server', '/a2/policy_server']
-    assert asked[ROUTED] == [process_specs.ROUTER]
+    assert asked[ROUTED] == [fleet_names.ROUTER]
     assert router(ROUTED, tmp_path, link_of(ROUTED)).parameters['slot_prod'] == asked[SECOND]
 
 

@@ -22,7 +22,7 @@ from lerobot_serve.cage.result import LastCommand
 from lerobot_serve.tools.audit.checks.check import ROLLOUT_CHECKS
 from lerobot_serve.tools.audit.engine import AuditResult, CheckResult
 from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.records import fields_of, Record, RecordIds
+from lerobot_serve.trace.format.records import ExecutedRecord, fields_of, Record, RecordIds
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 STEP_S, STEP_NS, MS = 0.02, 20_000_000, 1_000_000
@@ -43,9 +43,25 @@ def of_driving(found: AuditResult) -> list[CheckResult]:
     return [result for result in found.results if result.check not in ROLLOUT_CHECKS]
 
 
+def result_of(found: AuditResult, check: str) -> CheckResult:
+    (result,) = [each for each in found.results if each.check == check]
+    return result
+
+
 def accusations(found: AuditResult) -> list[tuple[str, str, int]]:
     """Return check, file and line of all that is shown."""
     return [(v.check, v.file, v.line) for result in found.results for v in result.shown]
+
+
+def executed(at_ns: int, ids: RecordIds, rung: str = 'policy', **changes: Any) -> ExecutedRecord:
+    """Return a command that the cage passed; its control step is its time."""
+    usual: Record = {
+        'control_step': at_ns,
+        'cage_result': 'pass',
+        'raw_actions': [0.0],
+        'commanded': [0.0],
+    }
+    return ExecutedRecord(at_ns, *ids.command_fields(), rung=rung, **usual | changes)
 
 
 @dataclass

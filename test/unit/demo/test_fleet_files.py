@@ -7,9 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 from support.paths import REPOSITORY
-import yaml
 
-from lerobot_serve.demo import process_specs
+from lerobot_serve.demo import fleet_names
 from lerobot_serve.demo.tour import learning_fleet
 from lerobot_serve.demo.tour.act_order import LEARNING, ordered_acts, SERVING, tour_of, TOURS
 from lerobot_serve.demo.tour.fleet_files import (
@@ -41,33 +40,12 @@ def planned(folder, link: DemoLink) -> dict[str, FleetProcess]:
     return {process.name: process for process in processes}
 
 
-@pytest.mark.parametrize('link', [DemoLink(), zenoh_link(process_specs.LISTENING)])
-def test_up_accepts_both_files_and_starts_what_the_specs_say(tmp_path, link):
-    plan = planned(tmp_path, link)
-    specs = {
-        name: process_specs.server_spec(
-            name, tmp_path / 'policies' / version, version, tmp_path / 'traces', link
-        )
-        for name, version in {'a1': 'v1', 'a2': 'v1', 'b1': 'v2', 'shadow': 'v2'}.items()
-    }
-    specs['router'] = process_specs.router_spec(tmp_path / 'state', tmp_path / 'traces', link)
-    for number, name in enumerate(('robot_1', 'robot_2')):
-        edge, arm = process_specs.robot_specs(name, 7 + number, tmp_path / 'traces', link)
-        specs |= {name: edge, f'{name}.sim': arm}
-    assert plan.keys() == specs.keys()
-    for name, spec in specs.items():
-        assert plan[name].executable == spec.executable
-        assert f'/{plan[name].namespace}' == (spec.namespace or '/')
-        wanted = {k: as_planned(v) for k, v in spec.parameters.items() if k not in IMPLIED}
-        assert {k: plain(v) for k, v in plan[name].values.items() if k in wanted} == wanted
-
-
-# the kind is found in the folder, the name is the id of the policy
-IMPLIED = ('policy_kind', 'policy_name')
-
-
-def as_planned(value: object) -> object:
-    return value if isinstance(value, str | int | float | list) else str(value)
+def test_up_accepts_both_files(tmp_path, golden):
+    plan = planned(tmp_path, DemoLink())
+    robots = ('robot_1', 'robot_1.sim', 'robot_2', 'robot_2.sim')
+    assert set(plan) == {*fleet_names.SERVERS, 'router', *robots}
+    texts = fleet_texts(['robot_1', 'robot_2'], 7, DemoLink())
+    golden.holds('demo_fleet_files.txt', '\n'.join(texts.values()))
 
 
 def plain(value: object) -> object:
@@ -76,7 +54,7 @@ def plain(value: object) -> object:
 
 def test_each_policy_has_the_name_of_its_version_and_its_weights(tmp_path):
     write_policies(POLICIES, tmp_path)
-    for version, shipped in process_specs.VERSIONS.items():
+    for version, shipped in fleet_names.VERSIONS.items():
         settings = read_policy_json(ReachSettings, tmp_path / 'policies' / version / 'policy.json')
         original = read_policy_json(ReachSettings, POLICIES / shipped / 'policy.json')
         assert (settings.id, settings.chunk_size) == (version, 30)
@@ -85,20 +63,14 @@ def test_each_policy_has_the_name_of_its_version_and_its_weights(tmp_path):
         assert weights == (POLICIES / shipped / 'model.safetensors').read_bytes()
 
 
-def test_the_files_hold_no_path_of_this_machine(tmp_path):
-    for text in fleet_texts(tmp_path, ['robot_1'], 0, DemoLink()).values():
-        assert str(tmp_path) not in text and text.startswith('# ')
-        assert 'zenoh' not in text
-
-
 def test_over_zenoh_every_request_has_an_endpoint_to_go_to(tmp_path):
-    link = zenoh_link(process_specs.LISTENING)
+    link = zenoh_link(fleet_names.LISTENING)
     at = link.endpoints
-    assert len(set(at.values())) == len(process_specs.LISTENING) == 5
+    assert len(set(at.values())) == len(fleet_names.LISTENING) == 5
     assert all(endpoint.startswith('tcp/127.0.0.1:') for endpoint in at.values())
     plan = planned(tmp_path, link)
-    servers = [at[name] for name in process_specs.SLOTS]
-    for name in process_specs.SLOTS:
+    servers = [at[name] for name in fleet_names.SERVERS]
+    for name in fleet_names.SERVERS:
         assert plain(plan[name].values['zenoh_listen']) == [at[name]]
     router = {name: plain(value) for name, value in plan['router'].values.items()}
     assert (router['zenoh_listen'], router['zenoh_connect']) == ([at['router']], servers)
@@ -109,13 +81,8 @@ def test_over_zenoh_every_request_has_an_endpoint_to_go_to(tmp_path):
     assert edge['link'] == 'zenoh' and plain(edge['zenoh_connect']) == [at['router']]
 
 
-def test_a_seed_gives_each_arm_targets_of_its_own():
-    fleet = yaml.safe_load(fleet_texts(REPOSITORY, ['r1', 'r2'], 5, DemoLink())[FLEET_FILE])
-    assert [fleet['robots'][name]['simulation']['seed'] for name in ('r1', 'r2')] == [5, 6]
-
-
 def test_the_weights_are_small():
-    files = [POLICIES / folder / 'model.safetensors' for folder in process_specs.VERSIONS.values()]
+    files = [POLICIES / folder / 'model.safetensors' for folder in fleet_names.VERSIONS.values()]
     assert sum(file.stat().st_size for file in files) < 2_000_000
 
 

@@ -47,7 +47,7 @@ STAMPS = {
     'tools/loop/journal.py': 'when something happened, and which events are of the last hours',
     'demo/steady_time.py': 'the origin of times in a report',
     'tools/doctor/link.py': 'how long a certificate is still valid',
-    'tools/doctor/clocks.py': 'whether the system clock steps is what it measures',
+    'tools/doctor/machine.py': 'whether the system clock steps is what it measures',
     'router/context.py': 'texts for people, and what a store keeps for them',
     'trace/writing/open_trace.py': 'the header of a trace, and its name',
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Checks that executed actions are rows of chunks, unchanged and in order.
+Checks that executed actions are not too old, and rows of chunks, unchanged and in order.
 
 Within one chunk the row number never decreases, and no chunk follows a later one. A row has the
 same values each time it appears. With `interpolation` the steps between two rows carry the number
@@ -13,7 +13,7 @@ from struct import error, pack
 from typing import Any, NamedTuple
 
 from lerobot_serve.tools.audit.checks.check import RunCheck
-from lerobot_serve.tools.traces.fields import is_later_session
+from lerobot_serve.tools.traces.fields import is_later_session, number
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format.records import ExecutedRecord
 
@@ -90,3 +90,30 @@ def is_same_float32(first: list[Any] | None, second: list[Any] | None) -> bool:
         )
     except (error, OverflowError):
         return False
+
+
+# rounding of a nanosecond clock written in seconds
+ROUNDING_S = 1e-6
+
+
+class ActionAgeCheck(RunCheck[ExecutedRecord]):
+    """See the module."""
+
+    CHECKS = ('age',)
+    RECORDS = (ExecutedRecord,)
+    ROLES = ('edge',)
+    NOT_JUDGED_REASON = 'no action of a chunk was executed'
+
+    def observe(self, record: ExecutedRecord) -> None:
+        if not record.is_played:
+            return
+        bound_s = number(self.run.parameters, 'max_action_age_s')
+        if bound_s is None:
+            self.tally.why_not = self.run.no_age_reason
+            return
+        self.tally.judged += 1
+        age_s = record.age_s
+        if age_s is None or age_s < 0:
+            self.tally.add_violation(f'age_s is {age_s!r}: age of the action is unknown')
+        elif age_s > bound_s + ROUNDING_S:
+            self.tally.add_violation(f'{age_s:g} s old, max_action_age_s is {bound_s:g}')

@@ -11,15 +11,18 @@ import threading
 import time
 from typing import Annotated, TYPE_CHECKING
 
-from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli import operator_options
-from lerobot_serve.tools.cli.operator_options import find_router, Fleet, RouterName
+from lerobot_serve.tools.cli.operator_options import (
+    find_router,
+    Fleet,
+    found_traces,
+    RouterName,
+)
 from lerobot_serve.tools.cli.signature import Argument, number
 from lerobot_serve.tools.output.report import Report
 from lerobot_serve.tools.output.text import sources_line
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.operate.fleet_client import FleetClient
     from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
 
 HOUR_S, HOURS_LIMIT = 3600.0, 87600.0
@@ -126,26 +129,7 @@ def history(
     from lerobot_serve.tools.operate.past import history_text
 
     since_s = time.time() - hours * HOUR_S if hours else since
-    if not traces:
-        with fleet.client() as client:
-            traces = [_trace_folder(client, router)]
+    traces = found_traces(traces, fleet, router, 'rollout history')
     found = past.read_history(traces, since_s)
     lines = history_text.as_text(found).split('\n')
     return Report({'traces': list(traces), **past.as_json(found)}, [sources_line(traces), *lines])
-
-
-def _trace_folder(client: FleetClient, router: str) -> str:
-    """Return the trace_folder of the router. Raises UserError when it is not on this machine."""
-    name = find_router(client, router).name
-    folder: str = client.get_parameters(name, ['trace_folder'])['trace_folder']
-    if not folder:
-        raise UserError(
-            f'{name} has no trace_folder, so its past decisions are not recorded; set '
-            'trace_folder. `lerobot-serve rollout status` prints the present state'
-        )
-    if not Path(folder).is_dir():
-        raise UserError(
-            f'the trace_folder of the router ({folder}) is not on this machine; run this '
-            'there, or give a copy: lerobot-serve rollout history FOLDER'
-        )
-    return folder

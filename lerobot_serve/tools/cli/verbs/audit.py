@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from lerobot_serve.tools.cli.arguments import TracePaths
+from lerobot_serve.tools.cli.operator_options import Fleet, found_traces, RouterName
 from lerobot_serve.tools.cli.signature import Argument, verb_of
 from lerobot_serve.tools.output.report import Report
 
@@ -21,7 +22,7 @@ SHOWN, SHOWN_LIMIT = 5, 10_000
 
 
 def audit(
-    paths: TracePaths,
+    paths: TracePaths = (),
     *,
     max_action_age: Annotated[
         float | None,
@@ -31,6 +32,8 @@ def audit(
         Path | None, Argument('robot file with the limits of the robots in bags', 'FILE')
     ] = None,
     show: Annotated[int, Argument('violations shown for each check')] = SHOWN,
+    router: RouterName = '',
+    fleet: Fleet,
 ) -> Report:
     """Audit the given files. Raises TraceError, BagError, OSError, ParameterError."""
     from lerobot_serve.parameters import ParameterError
@@ -44,6 +47,7 @@ def audit(
         raise ParameterError(f'--show must be in [0, {SHOWN_LIMIT}], got {show}')
     if max_action_age is not None and not (isfinite(max_action_age) and max_action_age > 0):
         raise ParameterError(f'--max-action-age must be above 0, got {max_action_age:g}')
+    paths = found_traces(paths, fleet, router, 'audit')
     bags, traces = split_bags_and_traces(paths)
     if not bags and (max_action_age is not None or robot):
         raise ParameterError('--max-action-age and --robot are for bags; a trace records both')

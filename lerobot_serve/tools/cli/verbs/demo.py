@@ -97,7 +97,7 @@ def demo_link(name: str, acts: list[str]) -> DemoLink:
     Return the link of this name between the processes of these acts. Raises ModuleNotFoundError
     without eclipse-zenoh.
     """
-    from lerobot_serve.demo import process_specs
+    from lerobot_serve.demo import fleet_names
     from lerobot_serve.demo.tour import learning_fleet
     from lerobot_serve.demo.tour.act_order import LEARNING, tour_of
     from lerobot_serve.demo.tour.link import DemoLink, ZENOH, zenoh_link
@@ -107,24 +107,22 @@ def demo_link(name: str, acts: list[str]) -> DemoLink:
     # every node needs it; its absence is noticed before any of them starts
     import_module('zenoh')
     is_learning = tour_of(acts) == LEARNING
-    return zenoh_link(learning_fleet.LISTENING if is_learning else process_specs.LISTENING)
+    return zenoh_link(learning_fleet.LISTENING if is_learning else fleet_names.LISTENING)
 
 
 def checked(
     names: str, given: int | None, seed: int, plan: str
 ) -> tuple[list[str], int, tuple[str, ...]]:
     """Return acts, number of robots and plan. Raises ParameterError."""
-    from lerobot_serve.demo import process_specs
+    from lerobot_serve.demo import fleet_names
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.router.canary.plan import parse_plan
 
     acts = act_order.ordered_acts(name for name in names.split(',') if name)
     tour = act_order.tour_of(acts)
     robots = ROBOTS[tour] if given is None else given
-    if not 1 <= robots <= process_specs.ROBOTS_LIMIT:
-        raise ParameterError(
-            f'--robots must be in [1, {process_specs.ROBOTS_LIMIT}], got {robots}'
-        )
+    if not 1 <= robots <= fleet_names.ROBOTS_LIMIT:
+        raise ParameterError(f'--robots must be in [1, {fleet_names.ROBOTS_LIMIT}], got {robots}')
     if seed < 0:
         raise ParameterError(f'--seed must be at least 0, got {seed}')
     steps = tuple((plan or PLANS[tour]).split(','))

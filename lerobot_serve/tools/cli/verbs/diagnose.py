@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Annotated
 
+from lerobot_serve.tools.cli.operator_options import Fleet, found_traces, RouterName
 from lerobot_serve.tools.cli.signature import Argument, number, verb_of
 from lerobot_serve.tools.output.local_time import parse_time_of_day, TimeOfDay
 from lerobot_serve.tools.output.report import Report
@@ -29,9 +31,13 @@ def time_argument(given: str) -> TimeOfDay:
 
 def diagnose(
     paths: Annotated[
-        list[str],
-        Argument('trace file of an edge, a router or a server, or a folder with traces', 'PATH'),
-    ],
+        Sequence[str],
+        Argument(
+            'trace file of an edge, a router or a server, or a folder with traces (the '
+            'trace_folder of the router)',
+            'PATH',
+        ),
+    ] = (),
     *,
     client: Annotated[str, Argument('name of the robot', 'NAME')],
     at: Annotated[
@@ -52,12 +58,15 @@ def diagnose(
         ),
     ] = AROUND_S,
     brief: Annotated[bool, Argument('omit the timeline')] = False,
+    router: RouterName = '',
+    fleet: Fleet,
 ) -> Report:
     """Explain the stall. Raises TraceError, OSError."""
     from lerobot_serve.tools.cli.progress import show_spinner
     from lerobot_serve.tools.diagnosis.diagnose import diagnose as diagnosed
     from lerobot_serve.tools.diagnosis.report import diagnosis_report
 
+    paths = found_traces(paths, fleet, router, f'diagnose --client {client}')
     with show_spinner('reading traces'):
         found = diagnosed(paths, client, at=at, around_s=around)
     return diagnosis_report(found, shows_timeline=not brief)

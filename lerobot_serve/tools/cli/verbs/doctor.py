@@ -82,7 +82,7 @@ def doctor(
     with stdout_to_stderr():
         from lerobot_serve.tools.cli.policy_options import server_parameters
         from lerobot_serve.tools.doctor import examination
-        from lerobot_serve.tools.doctor.report import doctor_report
+        from lerobot_serve.tools.doctor.finding import doctor_report
 
         is_requested = bool(policy or kind)
         unknown: tuple[Finding, ...] = ()

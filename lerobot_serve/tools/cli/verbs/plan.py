@@ -51,7 +51,7 @@ def plan(options: argparse.Namespace) -> Report:
     from lerobot_serve.tools.cli.progress import show_spinner
     from lerobot_serve.tools.plan import options as plan_options
     from lerobot_serve.tools.plan import tiers
-    from lerobot_serve.tools.plan.formula import apply_formula
+    from lerobot_serve.tools.plan.demand import apply_formula
     from lerobot_serve.tools.plan.report import plan_report
     from lerobot_serve.tools.plan.search import find_server_count, SimulationSettings
     from lerobot_serve.tools.plan.sites.plan import plan_sites

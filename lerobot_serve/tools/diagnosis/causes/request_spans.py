@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lerobot_serve.tools.diagnosis.causes.time_spans import Span
+from lerobot_serve.tools.diagnosis.causes.finding import Span
 from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest
 from lerobot_serve.tools.diagnosis.window_facts import GRACE_S, WindowFacts
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import math
 
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.tools.plan.demand import FleetDemand, whole_number
-from lerobot_serve.tools.plan.formula import SPARE
+from lerobot_serve.tools.plan.demand import FleetDemand, SPARE, whole_number
 
 # largest busy share of a core for a router and for the store: above it waiting times rise steeply
 CORE_SHARE = 0.8

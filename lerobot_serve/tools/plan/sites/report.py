@@ -9,7 +9,7 @@ from typing import Any
 
 from lerobot_serve.router.storage.writer import WAITING_LIMIT
 from lerobot_serve.tools.output.report import Facts, Part, Report, Table
-from lerobot_serve.tools.plan.formula import with_noun
+from lerobot_serve.tools.plan.demand import with_noun
 from lerobot_serve.tools.plan.report import as_ms, fleet_lines, result_json
 from lerobot_serve.tools.plan.sites.costs import CORE_SHARE
 from lerobot_serve.tools.plan.sites.growth import Growth, GrowthPoint

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
-from lerobot_serve.tools.plan.formula import SPARE
+from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime, SPARE
 from lerobot_serve.tools.plan.report import no_result_reason
 from lerobot_serve.tools.plan.search import (
     find_server_count,

@@ -16,11 +16,7 @@ import numpy as np
 import pytest
 from support.router.canary_rig import plan
 
-from lerobot_serve.router.canary.evidence import trial as module
-from lerobot_serve.router.canary.evidence.trial import EpisodeBlock, GAINS, promotion_gain
-from lerobot_serve.router.canary.plan import CanaryPlan, Terms
-from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.plan.rollout_simulation import (
+from benchmarks.harness.rollout_simulation import (
     ArmBehavior,
     naive_z_test,
     RolloutResult,
@@ -28,6 +24,10 @@ from lerobot_serve.tools.plan.rollout_simulation import (
     SimulatedFleet,
     SuccessRates,
 )
+from lerobot_serve.router.canary.evidence import trial as module
+from lerobot_serve.router.canary.evidence.trial import EpisodeBlock, GAINS, promotion_gain
+from lerobot_serve.router.canary.plan import CanaryPlan, Terms
+from lerobot_serve.router.canary.states import CanaryPhase
 
 pytestmark = pytest.mark.release
 

@@ -9,6 +9,12 @@ from msgspec import structs, UNSET
 import numpy as np
 import pytest
 
+from benchmarks.harness.rollout_simulation import (
+    ArmBehavior,
+    evidence,
+    factors,
+    SimulatedFleet,
+)
 from lerobot_serve.router.canary.evidence import failure_runs as module
 from lerobot_serve.router.canary.evidence import trial as trial_module
 from lerobot_serve.router.canary.evidence.failure_runs import common_factor, FailureRuns
@@ -16,12 +22,6 @@ from lerobot_serve.router.canary.evidence.trial import StepTrial
 from lerobot_serve.router.canary.facts import ARMS, BEGUN, ENDS, EpisodeEvent
 from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.plan.rollout_simulation import (
-    ArmBehavior,
-    evidence,
-    factors,
-    SimulatedFleet,
-)
 
 # S success, F failure, A aborted, m moved, u unreported
 WORDS = {'S': 'success', 'F': 'failure', 'A': 'aborted', 'm': 'moved', 'u': 'unreported'}

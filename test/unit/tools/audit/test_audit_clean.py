@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
 from support.edge.cage_rig import robots
-from support.tools.audit_rig import drive, LIMITS, of_driving
+from support.tools.audit_rig import accusations, drive, LIMITS, of_driving, result_of
 
 from lerobot_serve.tools.audit.checks.check import CHECKS, ROLLOUT_CHECKS
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
@@ -21,15 +21,11 @@ def outcomes(folder: Path) -> dict[str, CheckStatus]:
     return {result.check: result.outcome for result in run_audit([folder]).results}
 
 
-def accused(found) -> list:
-    return [violation for result in found.results for violation in result.shown]
-
-
 def test_a_clean_fleet_holds_in_all_checks(tmp_path):
     for number in range(3):
         drive(number, client=f'robot_{number}', episodes=6).write(tmp_path / str(number))
     found = run_audit([tmp_path])
-    assert accused(found) == []
+    assert accusations(found) == []
     assert {result.check: result.outcome for result in of_driving(found)} == dict.fromkeys(
         set(CHECKS) - ROLLOUT_CHECKS, CheckStatus.HOLDS
     )
@@ -51,7 +47,7 @@ def test_no_clean_trace_is_accused(seed, episodes, requests, rows, part_bytes, l
     with TemporaryDirectory() as folder:
         clean.write(Path(folder), limit_bytes=part_bytes)
         found = run_audit([folder])
-    assert accused(found) == []
+    assert accusations(found) == []
 
 
 def test_a_trace_that_tells_nothing_is_not_judged(tmp_path):
@@ -99,7 +95,7 @@ def test_an_edge_without_limits_beside_one_with_is_not_passed_over(tmp_path):
     other = drive(2, client='robot_2')
     del other.parameters['limits']
     other.write(tmp_path / '2')
-    (result,) = [each for each in run_audit([tmp_path]).results if each.check == 'position']
+    result = result_of(run_audit([tmp_path]), 'position')
     assert (result.outcome, result.judged_runs, result.runs) == (
         CheckStatus.HOLDS_AS_RECORDED,
         1,
@@ -140,6 +136,6 @@ def test_with_interpolation_not_everything_of_rows_is_judged(tmp_path):
     clean = drive(1)
     clean.parameters['interpolation_multiplier'] = 2
     clean.write(tmp_path)
-    (result,) = [each for each in run_audit([tmp_path]).results if each.check == 'rows']
+    result = result_of(run_audit([tmp_path]), 'rows')
     assert result.outcome is CheckStatus.HOLDS_AS_RECORDED
     assert 'interpolation' in result.why_not

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import pytest
-from support.tools.audit_rig import accusations, drive, of_driving
+from support.tools.audit_rig import accusations, drive, of_driving, result_of
 
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
-from lerobot_serve.tools.cli.verbs import audit as command
+from lerobot_serve.tools.audit.report import audit_report
 
 # a drive of several parts, when they are small
 SEED = 4
@@ -72,20 +71,21 @@ def lost_and_not_told(path: Path) -> int:
     return len(lines(path))
 
 
+# what is missing is incomplete, what is wrong is violated
 DAMAGES = {
-    'garbled': ('whole', garble),
-    'no footer': ('whole', without_footer),
-    'killed': ('whole', torn),
-    'miscounted': ('whole', miscounted),
-    'goes on': ('whole', goes_on),
-    'lost': ('whole', lost),
-    'lost and not told': ('drops', lost_and_not_told),
+    'garbled': ('whole', garble, CheckStatus.VIOLATED),
+    'no footer': ('whole', without_footer, CheckStatus.INCOMPLETE),
+    'killed': ('whole', torn, CheckStatus.INCOMPLETE),
+    'miscounted': ('whole', miscounted, CheckStatus.VIOLATED),
+    'goes on': ('whole', goes_on, CheckStatus.INCOMPLETE),
+    'lost': ('whole', lost, CheckStatus.INCOMPLETE),
+    'lost and not told': ('drops', lost_and_not_told, CheckStatus.VIOLATED),
 }
 
 
 @pytest.mark.parametrize('name', DAMAGES)
 def test_damage_of_the_trace_itself(tmp_path, name):
-    check, spoil = DAMAGES[name]
+    check, spoil, outcome = DAMAGES[name]
     edge, _ = drive(SEED).write(tmp_path)
     line = spoil(edge)
     found = run_audit([tmp_path])
@@ -93,6 +93,13 @@ def test_damage_of_the_trace_itself(tmp_path, name):
     # of a trace with holes nothing more can be said
     driving = {r.outcome for r in of_driving(found) if r.check not in ('whole', 'drops')}
     assert driving == {CheckStatus.HOLDS_AS_RECORDED}
+    result, is_wrong = result_of(found, check), outcome is CheckStatus.VIOLATED
+    assert (result.violations, result.gaps) == ((1, 0) if is_wrong else (0, 1))
+    assert found.outcome is outcome
+    report = audit_report(found)
+    assert report.status == (3 if is_wrong else 5)
+    assert ('VIOLATED' in report.as_text()) == is_wrong
+    assert ('1 missing' in report.as_text()) == (not is_wrong)
 
 
 def many_parts(folder: Path) -> list[Path]:
@@ -102,22 +109,20 @@ def many_parts(folder: Path) -> list[Path]:
     return parts
 
 
-def test_a_part_that_is_gone_is_missed_where_the_next_begins(tmp_path):
+def gone(path: Path) -> int:
+    path.unlink()
+    return 0
+
+
+@pytest.mark.parametrize(
+    ('spoil', 'number', 'named'),
+    # one that is gone is missed where the next begins, another one is named at its own end
+    [(gone, 2, 3), (without_footer, 1, 1), (torn, 2, 2)],
+)
+def test_a_damaged_part_is_named_once(tmp_path, spoil, number, named):
     parts = many_parts(tmp_path)
-    parts[2].unlink()
-    assert accusations(run_audit([tmp_path])) == [('whole', str(parts[3]), 1)]
-
-
-def test_a_part_without_footer_is_named_at_its_end(tmp_path):
-    parts = many_parts(tmp_path)
-    line = without_footer(parts[1])
-    assert accusations(run_audit([tmp_path])) == [('whole', str(parts[1]), line)]
-
-
-def test_a_torn_part_is_named_once(tmp_path):
-    parts = many_parts(tmp_path)
-    line = torn(parts[2])
-    assert accusations(run_audit([tmp_path])) == [('whole', str(parts[2]), line)]
+    line = spoil(parts[number]) or 1
+    assert accusations(run_audit([tmp_path])) == [('whole', str(parts[named]), line)]
 
 
 @pytest.mark.parametrize(
@@ -127,30 +132,8 @@ def test_a_torn_part_is_named_once(tmp_path):
 def test_how_a_run_ended_is_said(tmp_path, spoil, words):
     edge, _ = drive(SEED).write(tmp_path)
     spoil(edge)
-    (result,) = [each for each in run_audit([tmp_path]).results if each.check == 'whole']
+    result = result_of(run_audit([tmp_path]), 'whole')
     assert [words in violation.text for violation in result.shown] == [True]
-
-
-WRONG = {'garbled', 'miscounted', 'lost and not told'}
-
-
-@pytest.mark.parametrize('name', DAMAGES)
-def test_what_is_missing_is_incomplete_and_what_is_wrong_is_violated(tmp_path, name, capsys):
-    check, spoil = DAMAGES[name]
-    edge, _ = drive(SEED).write(tmp_path)
-    spoil(edge)
-    found = run_audit([tmp_path])
-    (result,) = [each for each in found.results if each.check == check]
-    is_wrong = name in WRONG
-    assert (result.violations, result.gaps) == ((1, 0) if is_wrong else (0, 1))
-    assert found.outcome is (CheckStatus.VIOLATED if is_wrong else CheckStatus.INCOMPLETE)
-    options = argparse.Namespace(
-        paths=[str(tmp_path)], max_action_age=None, robot=None, show=5, json=False
-    )
-    assert command.main(options) == (3 if is_wrong else 5)
-    told = capsys.readouterr().out
-    assert ('VIOLATED' in told) == is_wrong
-    assert ('1 missing' in told) == (not is_wrong)
 
 
 def test_a_violation_is_no_less_one_because_the_trace_is_incomplete(tmp_path):
@@ -167,8 +150,6 @@ def test_an_empty_file_is_incomplete_and_named(tmp_path):
     empty.touch()
     found = run_audit([tmp_path])
     assert found.outcome is CheckStatus.INCOMPLETE
-    (result,) = [each for each in found.results if each.check == 'whole']
-    assert [(v.file, v.text) for v in result.shown] == [
-        (str(empty), 'no footer: the file is empty')
-    ]
+    shown = [(v.file, v.text) for v in result_of(found, 'whole').shown]
+    assert shown == [(str(empty), 'no footer: the file is empty')]
     assert [run.path.name for run in found.runs if not run.is_complete] == [empty.name]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever stands in a trace, the audit ends with a result or with words, never with a crash."""
+"""Whatever stands in a trace, audit and stats end with a result or with words, with no crash."""
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 from pathlib import Path
@@ -15,11 +14,13 @@ from hypothesis import strategies as st
 import pytest
 from support.tools.audit_rig import drive
 
-from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.audit.checks.check import ROLLOUT_CHECKS
 from lerobot_serve.tools.audit.engine import run_audit
 from lerobot_serve.tools.audit.report import audit_report
-from lerobot_serve.tools.cli.verbs import audit as verb
+from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.stats import time_series
+from lerobot_serve.tools.stats.collect import collect_stats
+from lerobot_serve.tools.stats.report import html_report, stats_report
 from lerobot_serve.trace.format.schema import TraceError
 
 JUNK = st.one_of(
@@ -32,12 +33,6 @@ JUNK = st.one_of(
     st.lists(st.none() | st.integers() | st.text(max_size=1), max_size=3),
     st.just({'slot': ['a']}),
 )
-
-
-def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    verb.add_arguments(parser)
-    return verb.main(parser.parse_args(arguments))
 
 
 @given(st.data())
@@ -80,55 +75,59 @@ def test_any_byte_may_be_another(data):
 
 
 def told(folder: str) -> None:
-    """Look at the result as machines and as people do."""
+    """Look at the results as machines and as people do."""
     try:
-        found = run_audit([folder])
+        found, stats = run_audit([folder]), collect_stats([folder])
     except TraceError:
         return
-    json.dumps(audit_report(found).data)
-    assert audit_report(found).as_text()
+    for report in (audit_report(found), stats_report(stats)):
+        json.dumps(report.data)
+        assert report.as_text()
+    assert html_report(stats)
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_lines(tmp_path):
+@pytest.mark.parametrize(('read', 'growth'), [(run_audit, 1.5), (collect_stats, 2)])
+def test_memory_does_not_grow_with_lines(tmp_path, monkeypatch, read, growth):
+    # soon full, so that what grows is not they
+    monkeypatch.setattr(time_series, 'BINS', 4)
     drive(1, episodes=1).write(tmp_path / 'warm')
-    run_audit([tmp_path / 'warm'])
+    read([tmp_path / 'warm'])
     peaks = []
     for episodes in (80, 320):
         folder = tmp_path / str(episodes)
         drive(1, episodes=episodes).write(folder)
         gc.collect()
         tracemalloc.start()
-        run_audit([folder])
+        read([folder])
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # four times the lines
-    assert peaks[1] < 1.5 * peaks[0]
+    assert peaks[1] < growth * peaks[0]
 
 
 def test_the_command_says_how_it_ended(tmp_path, capsys):
     clean = drive(4)
     clean.write(tmp_path / 'clean')
-    assert run(str(tmp_path / 'clean')) == 0
+    assert main(['audit', str(tmp_path / 'clean')]) == 0
     assert 'All checks hold.' in capsys.readouterr().out
     clean.edge[clean.index('edge', 'executed', 0, rung='policy')]['age_s'] = 5.0
     edge, _ = clean.write(tmp_path / 'old')
-    assert run(str(tmp_path / 'old')) == 3
+    assert main(['audit', str(tmp_path / 'old')]) == 3
     out = capsys.readouterr().out
     assert 'no executed action is older than max_action_age_s' in out
     assert f'{edge}:{clean.index("edge", "executed", 0, age_s=5.0) + 2}: 5 s old' in out
     clean.edge, clean.router = [], []
     clean.write(tmp_path / 'empty')
-    assert run(str(tmp_path / 'empty')) == 4
-    with pytest.raises(TraceError, match='is not a trace'):
-        run(str(tmp_path / 'missing'))
-    with pytest.raises(ParameterError, match='--show'):
-        run(str(tmp_path), '--show', '-1')
+    assert main(['audit', str(tmp_path / 'empty')]) == 4
+    for words, said in (('missing', 'is not a trace'), ('clean --show -1', '--show')):
+        assert main(['audit', *f'{tmp_path}/{words}'.split()]) == 1
+        assert said in capsys.readouterr().err
 
 
 def test_machines_get_the_same(tmp_path, capsys):
     drive(4).write(tmp_path)
-    assert run(str(tmp_path), '--json') == 0
+    assert main(['audit', str(tmp_path), '--json']) == 0
     found = json.loads(capsys.readouterr().out)
     assert found['outcome'] == 'holds'
     assert {run['role'] for run in found['runs']} == {'edge', 'router'}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec import structs
 import pytest
-from support.tools.audit_rig import accusations, POLICY, write
+from support.tools.audit_rig import accusations, executed, POLICY, result_of, write
 
 from lerobot_serve.tools.audit.checks.sticky_slots import StickySlotCheck, UNCOVERED
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
@@ -39,19 +39,8 @@ def asked(at_ms: int, seq: int, slot: str) -> TraceRecord:
 
 
 def played(at_ms: int, seq: int, row: int, slot: str) -> TraceRecord:
-    return records.ExecutedRecord(
-        at_ms * MS,
-        *ids(seq).command_fields(),
-        control_step=at_ms,
-        chunk_row=row,
-        age_s=0.1,
-        cage_result='pass',
-        rung='policy',
-        slot=slot,
-        policy=POLICY[slot],
-        raw_actions=[0.0],
-        commanded=[0.0],
-    )
+    more = {'control_step': at_ms, 'chunk_row': row, 'age_s': 0.1, 'slot': slot}
+    return executed(at_ms * MS, ids(seq), policy=POLICY[slot], **more)
 
 
 ROUTER = [
@@ -64,8 +53,7 @@ ROUTER = [
 
 def sticky(folder):
     found = run_audit([folder])
-    (result,) = [each for each in found.results if each.check == 'sticky']
-    return found, result
+    return found, result_of(found, 'sticky')
 
 
 def test_a_row_that_was_asked_for_before_the_move_may_be_played_after_it(tmp_path):

@@ -17,6 +17,7 @@ from support.tools.audit_rig import (
     MAX_AGE_S,
     of_driving,
     POLICY,
+    result_of,
     STEP_S,
 )
 
@@ -214,9 +215,7 @@ def test_all_are_counted_and_few_are_shown(tmp_path):
         record['age_s'] = 9.0
     spoiled.write(tmp_path)
     for show in (0, 2, 1000):
-        (result,) = [
-            each for each in run_audit([tmp_path], show=show).results if each.check == 'age'
-        ]
+        result = result_of(run_audit([tmp_path], show=show), 'age')
         assert (result.violations, len(result.shown)) == (len(old), min(show, len(old)))
 
 
@@ -224,7 +223,7 @@ def test_without_a_router_an_edge_that_changes_slots_is_not_accused(tmp_path):
     spoiled = drive(SEED)
     other_slot('edge', 'executed')(spoiled)
     edge, _ = spoiled.write(tmp_path)
-    (result,) = [each for each in run_audit([edge]).results if each.check == 'sticky']
+    result = result_of(run_audit([edge]), 'sticky')
     assert result.outcome is CheckStatus.NOT_JUDGED
     assert 'no router trace' in result.why_not
 

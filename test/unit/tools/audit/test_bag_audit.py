@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass, replace
 import json
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from msgspec import structs
 import numpy as np
 import pytest
-from support.tools.audit_rig import drive
+from support.tools.audit_rig import drive, result_of
 from support.tools.bag_rig import write
 from support.tools.recorder_rig import text, TEXT_TYPE
 from support.tools.replay_rig import answered, as_messages, episodes
@@ -24,6 +23,7 @@ from lerobot_serve.contract.types import Time
 from lerobot_serve.tools.audit.engine import AuditResult, CheckStatus, run_audit
 from lerobot_serve.tools.bags.message import BagMessage, DECISION, EXECUTED
 from lerobot_serve.tools.bags.trace_view import BagTrace, SLACK_NS
+from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.cli.verbs import audit as verb
 from lerobot_serve.tools.stats.collect import collect_stats
 from lerobot_serve.trace.format.records import ExecutedRecord
@@ -95,31 +95,18 @@ def scene() -> Scene:
     return made
 
 
-def outcome(found: AuditResult, check: str) -> CheckStatus:
-    (result,) = [each for each in found.results if each.check == check]
-    return result.outcome
-
-
-def why_not(found: AuditResult, check: str) -> str:
-    (result,) = [each for each in found.results if each.check == check]
-    return result.why_not
-
-
 def test_what_a_bag_does_not_tell_is_not_judged(scene, tmp_path):
     found = scene.judge(tmp_path)
     for check in ('age', 'position', 'step', 'one_in_flight', 'prefix', 'whole', 'drops'):
-        assert outcome(found, check) is CheckStatus.NOT_JUDGED, check
-    assert '--max-action-age' in why_not(found, 'age')
-    assert '--robot' in why_not(found, 'position')
+        assert result_of(found, check).outcome is CheckStatus.NOT_JUDGED, check
+    assert '--max-action-age' in result_of(found, 'age').why_not
+    assert '--robot' in result_of(found, 'position').why_not
     for check in ('finite', 'rows', 'sticky'):
-        assert outcome(found, check) is CheckStatus.HOLDS_AS_RECORDED, check
+        assert result_of(found, check).outcome is CheckStatus.HOLDS_AS_RECORDED, check
     assert found.outcome is CheckStatus.HOLDS_AS_RECORDED
-
-
-def test_with_what_is_given_it_is(scene, tmp_path):
-    found = scene.judge(tmp_path, max_action_age_s=0.5, limits=LIMITS)
+    found = scene.judge(tmp_path / 'told', max_action_age_s=0.5, limits=LIMITS)
     for check in ('age', 'position', 'step'):
-        assert outcome(found, check) is CheckStatus.HOLDS_AS_RECORDED, check
+        assert result_of(found, check).outcome is CheckStatus.HOLDS_AS_RECORDED, check
 
 
 ROBOT_FILE = """
@@ -141,16 +128,16 @@ def test_the_robot_file_in_the_bag_has_the_limits(scene, tmp_path):
     scene.messages.insert(0, first)
     found = scene.judge(tmp_path, limits_in=verb.limits_in)
     for check in ('position', 'step'):
-        assert outcome(found, check) is CheckStatus.HOLDS_AS_RECORDED, check
+        assert result_of(found, check).outcome is CheckStatus.HOLDS_AS_RECORDED, check
     # beyond the limits of that file
     scene.execute(control_step=11, commanded=np.array([0.2, 9.0]), cage_result=CLAMPED)
     found = scene.judge(tmp_path / 'far', limits_in=verb.limits_in)
-    assert outcome(found, 'position') is CheckStatus.VIOLATED
+    assert result_of(found, 'position').outcome is CheckStatus.VIOLATED
     # what is no robot file says so, and nothing is judged by it
     scene.messages[0] = first._replace(data=text('actions: {}'))
     found = scene.judge(tmp_path / 'none', limits_in=verb.limits_in)
-    assert outcome(found, 'position') is CheckStatus.NOT_JUDGED
-    assert 'the robot file in the bag: ' in why_not(found, 'position')
+    assert result_of(found, 'position').outcome is CheckStatus.NOT_JUDGED
+    assert 'the robot file in the bag: ' in result_of(found, 'position').why_not
 
 
 @pytest.mark.parametrize(
@@ -169,8 +156,8 @@ def test_the_robot_file_in_the_bag_has_the_limits(scene, tmp_path):
 def test_violations_are_found(scene, tmp_path, check, changes):
     scene.execute(**{'control_step': 11, 'chunk_row': 11, **changes})
     found = scene.judge(tmp_path, max_action_age_s=0.5, limits=LIMITS)
-    assert outcome(found, check) is CheckStatus.VIOLATED
-    (result,) = [each for each in found.results if each.check == check]
+    result = result_of(found, check)
+    assert result.outcome is CheckStatus.VIOLATED
     # message 12 of the bag, behind the decision and ten rows
     assert [violation.line for violation in result.shown] == [12]
 
@@ -179,7 +166,7 @@ def test_a_decision_explains_another_slot(scene, tmp_path):
     scene.decide('b', moved=True)
     scene.execute(control_step=11, chunk_row=11, slot='b')
     found = scene.judge(tmp_path)
-    assert outcome(found, 'sticky') is CheckStatus.HOLDS_AS_RECORDED
+    assert result_of(found, 'sticky').outcome is CheckStatus.HOLDS_AS_RECORDED
     assert found.joined == 1
 
 
@@ -187,7 +174,7 @@ def test_robots_are_judged_one_by_one(scene, tmp_path):
     scene.execute(client_id='robot_2', control_step=500, seq=900, chunk_row=3)
     scene.execute(control_step=11, chunk_row=11)
     found = scene.judge(tmp_path)
-    assert outcome(found, 'rows') is CheckStatus.HOLDS_AS_RECORDED
+    assert result_of(found, 'rows').outcome is CheckStatus.HOLDS_AS_RECORDED
     roles = sorted((run.role, run.node) for run in found.runs)
     assert roles == [('edge', 'robot_1'), ('edge', 'robot_2'), ('router', '/policy_router')]
 
@@ -201,7 +188,7 @@ def test_an_edge_that_was_started_again_is_another_run(tmp_path, epoch):
         for tick in range(1, 11):
             scene.execute(control_step=tick, chunk_row=tick, session_epoch=session_epoch)
     found = scene.judge(tmp_path)
-    assert outcome(found, 'rows') is CheckStatus.HOLDS_AS_RECORDED
+    assert result_of(found, 'rows').outcome is CheckStatus.HOLDS_AS_RECORDED
     edges = [run for run in found.runs if run.role == 'edge']
     assert [(run.node, run.lines, run.is_complete) for run in edges] == [
         ('robot_1', 10, False),
@@ -215,7 +202,7 @@ def test_two_edges_with_one_name_are_one_robot(scene, tmp_path):
         scene.execute(control_step=tick, chunk_row=tick)
         scene.messages[-1] = scene.messages[-1]._replace(topic='/other/executed_action')
     found = scene.judge(tmp_path)
-    assert outcome(found, 'rows') is CheckStatus.VIOLATED
+    assert result_of(found, 'rows').outcome is CheckStatus.VIOLATED
     assert [run.role for run in found.runs] == ['router', 'edge']
 
 
@@ -225,10 +212,7 @@ def test_traces_beside_a_bag_are_judged_too(scene, tmp_path, capsys):
     old.edge[old.index('edge', 'executed', 0, rung='policy')]['age_s'] = 9.0
     folder = write(tmp_path / 'incident', scene.messages)
     edge, router = old.write(folder)
-    options = argparse.Namespace(
-        paths=[str(folder)], max_action_age=None, robot=None, show=5, json=True
-    )
-    assert verb.main(options) == 3
+    assert main(['audit', str(folder), '--json']) == 3
     runs = json.loads(capsys.readouterr().out)['runs']
     assert sorted(run['file'] for run in runs) == sorted(map(str, [folder, folder, edge, router]))
 
@@ -257,12 +241,12 @@ def timed(gap_ns: int) -> list[BagMessage]:
 )
 def test_one_in_flight(tmp_path, gap_ns, expected):
     found = Scene(timed(gap_ns)).judge(tmp_path)
-    assert outcome(found, 'one_in_flight') is expected
+    assert result_of(found, 'one_in_flight').outcome is expected
 
 
 def test_a_request_that_the_recorder_missed_proves_nothing(tmp_path):
     found = Scene(timed(1_000_000)[:2] + timed(1_000_000)[4:]).judge(tmp_path)
-    assert outcome(found, 'ended') is CheckStatus.NOT_JUDGED
+    assert result_of(found, 'ended').outcome is CheckStatus.NOT_JUDGED
 
 
 def test_what_a_router_hears_of_a_shadow_is_no_slot_of_the_episode(tmp_path):
@@ -273,7 +257,7 @@ def test_what_a_router_hears_of_a_shadow_is_no_slot_of_the_episode(tmp_path):
         data = wire_chunk.encode(shadow)
         messages.append(messages[1]._replace(topic='/r/replies/shadow', data=data))
     found = Scene(messages).judge(tmp_path)
-    assert outcome(found, 'sticky') is CheckStatus.HOLDS_AS_RECORDED
+    assert result_of(found, 'sticky').outcome is CheckStatus.HOLDS_AS_RECORDED
 
 
 def test_sums_of_a_bag(scene, tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 import pytest
-from support.tools.audit_rig import drive, write
+from support.tools.audit_rig import drive, result_of, write
 
 from lerobot_serve.router.canary.gate_record import ADMITTED, ADMITTED_BEFORE, SAME_FILES
 from lerobot_serve.tools.audit.checks.rollouts import gate_admission, promotion_evidence
@@ -72,8 +72,7 @@ def judge(
 ) -> tuple[CheckResult, AuditResult]:
     write(tmp_path, 'router', 'router', list(made), parameters, 0)
     found = run_audit([tmp_path])
-    (result,) = [each for each in found.results if each.check == check]
-    return result, found
+    return result_of(found, check), found
 
 
 @pytest.mark.parametrize(
@@ -177,8 +176,7 @@ def judge_site(tmp_path: Any, **made: Sequence[TraceRecord]) -> CheckResult:
     """Judge the traces of routers that share a state."""
     for node, content in made.items():
         write(tmp_path, node, 'router', list(content), SITE, 0)
-    (result,) = [each for each in run_audit([tmp_path]).results if each.check == 'evidence']
-    return result
+    return result_of(run_audit([tmp_path]), 'evidence')
 
 
 def test_outcomes_that_another_router_of_the_site_received_are_evidence(tmp_path):

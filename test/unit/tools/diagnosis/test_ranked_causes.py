@@ -11,8 +11,8 @@ import pytest
 from support.tools.diagnosis_rig import Scene, scene, STALL_S
 
 from lerobot_serve.tools.diagnosis import rules
-from lerobot_serve.tools.diagnosis.causes.finding import CauseFinding
-from lerobot_serve.tools.diagnosis.causes.time_spans import (
+from lerobot_serve.tools.diagnosis.causes.finding import (
+    CauseFinding,
     explained_shares,
     length_s,
     union,

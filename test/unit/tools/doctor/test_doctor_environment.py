@@ -11,15 +11,17 @@ import pytest
 from support.tools.findings import listed
 
 from lerobot_serve.requirements import FROM_ROS, missing_packages, REQUIREMENTS
-from lerobot_serve.tools.doctor import clocks, environment
-from lerobot_serve.tools.doctor.clocks import ClockReading
+from lerobot_serve.tools.doctor import environment
 from lerobot_serve.tools.doctor.environment import MiddlewareFacts
 from lerobot_serve.tools.doctor.finding import Finding, FindingLevel
 from lerobot_serve.tools.doctor.machine import (
+    check_clocks,
+    ClockReading,
     file_system_space,
     FileSystemSpace,
     MachineFacts,
     PROFILE_VARIABLES,
+    read_clocks,
     read_machine,
 )
 
@@ -209,7 +211,7 @@ def test_what_is_not_there_is_seen(tmp_path, monkeypatch):
 
 def test_a_clock_that_goes_on_is_well():
     before, after = ClockReading(100 * S, 5 * S, True), ClockReading(103 * S, 8 * S, True)
-    assert {finding.verdict for finding in clocks.check_clocks(before, after)} == {FindingLevel.OK}
+    assert {finding.verdict for finding in check_clocks(before, after)} == {FindingLevel.OK}
 
 
 @pytest.mark.parametrize('step_ns', [-S // 10, S // 10, 3600 * S])
@@ -218,7 +220,7 @@ def test_a_clock_that_jumps_is_named(step_ns):
         ClockReading(100 * S, 5 * S, True),
         ClockReading(103 * S + step_ns, 8 * S, True),
     )
-    finding = clocks.check_clocks(before, after)[0]
+    finding = check_clocks(before, after)[0]
     assert finding.verdict is FindingLevel.WARNING
     assert f'{step_ns / 1e9:+.3f} s' in finding.found
     assert 'chrony' in finding.remedy
@@ -226,14 +228,14 @@ def test_a_clock_that_jumps_is_named(step_ns):
 
 def test_a_clock_that_nobody_keeps_right_is_named():
     reading = ClockReading(0, 0, False)
-    finding = clocks.check_clocks(reading, reading)[1]
+    finding = check_clocks(reading, reading)[1]
     assert finding.verdict is FindingLevel.WARNING
     assert 'set-ntp' in finding.remedy
-    told = clocks.check_clocks(reading, ClockReading(0, 0, None))[1]
+    told = check_clocks(reading, ClockReading(0, 0, None))[1]
     assert told.verdict is FindingLevel.OK
 
 
 def test_the_clocks_of_this_machine_are_read():
-    before, after = clocks.read_clocks(), clocks.read_clocks()
+    before, after = read_clocks(), read_clocks()
     assert after.monotonic_ns > before.monotonic_ns
     assert after.wall_ns > 1_600_000_000 * S

@@ -10,24 +10,22 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.tools.doctor.finding import (
+    doctor_report,
     failure,
     Finding,
-    FindingGroup,
     FindingLevel,
     ok,
     skipped,
+    summary,
     warning,
     WITH_REMEDY,
     worst_level,
 )
-from lerobot_serve.tools.doctor.report import doctor_report, summary
 
-GROUPS = [
-    FindingGroup('environment', (ok('ROS', 'jazzy'), warning('clock', 'jumped', 'set it'))),
-    FindingGroup(
-        'policy', (failure('loads', 'no weights', 'copy it'), skipped('speed', 'not known'))
-    ),
-]
+GROUPS = {
+    'environment': [ok('ROS', 'jazzy'), warning('clock', 'jumped', 'set it')],
+    'policy': [failure('loads', 'no weights', 'copy it'), skipped('speed', 'not known')],
+}
 TEXTS = st.text(min_size=1).filter(str.strip)
 
 
@@ -74,10 +72,7 @@ def test_colours_change_nothing_but_colours():
 
 
 def test_failures_and_warnings_are_always_counted():
-    assert (
-        summary([FindingGroup('a', (ok('b', 'c'), ok('d', 'e')))])
-        == '0 failures, 0 warnings, 2 ok'
-    )
+    assert summary({'a': [ok('b', 'c'), ok('d', 'e')]}) == '0 failures, 0 warnings, 2 ok'
 
 
 def test_programs_read_one_object():
@@ -100,12 +95,12 @@ def test_programs_read_one_object():
 
 @given(st.text())
 def test_nothing_that_was_found_disturbs_a_terminal(text):
-    shown = doctor_report([FindingGroup('a', (warning('b', f'x{text}', f'y{text}'),))]).as_text()
+    shown = doctor_report({'a': [warning('b', f'x{text}', f'y{text}')]}).as_text()
     assert len(shown.split('\n')) == 5
     assert shown.replace('\n', '').isprintable()
 
 
 def test_the_worst_counts():
     assert worst_level(GROUPS) is FindingLevel.FAILURE
-    assert worst_level(GROUPS[:1]) is FindingLevel.WARNING
-    assert worst_level([FindingGroup('a', (ok('b', 'c'), skipped('d', 'e')))]) is FindingLevel.OK
+    assert worst_level({'environment': GROUPS['environment']}) is FindingLevel.WARNING
+    assert worst_level({'a': [ok('b', 'c'), skipped('d', 'e')]}) is FindingLevel.OK

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from lerobot_serve.tools.gate.latencies import KEPT, Latencies, REPETITIONS
+from lerobot_serve.tools.gate.motion import KEPT, Latencies, REPETITIONS
 
 
 def measured(values_ms: list[float]) -> Latencies:

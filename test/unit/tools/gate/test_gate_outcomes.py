@@ -13,8 +13,7 @@ from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.records import EpisodeOutcome
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION, OUTCOME
-from lerobot_serve.tools.gate.figures import GateFigures
-from lerobot_serve.tools.gate.outcomes import reaches_robot, RecordedEpisodes
+from lerobot_serve.tools.gate.figures import GateFigures, reaches_robot, RecordedEpisodes
 
 NEW, OLD, OTHER = 'new@11', 'old@22', 'other@33'
 ROBOT = '/robot_1/action_chunk'

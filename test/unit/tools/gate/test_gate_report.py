@@ -43,8 +43,9 @@ def test_a_router_reads_what_was_written(verdict, tmp_path):
     assert (found.verdict, found.candidate, found.parent) == (verdict, 'new@11', 'old@22')
     # JSON has no NaN
     assert [row['value'] for row in found.gates] == [0.5, 0.2, None]
-    lines = gate_report(found, figures(), GATES).as_text().splitlines()
-    assert lines[-1].startswith(WORDS[verdict])
+    report = gate_report(found, figures(), GATES)
+    assert report.as_text().splitlines()[-1].startswith(WORDS[verdict])
+    assert report.status == {'passed': 0, 'overridden': 0, 'too_few': 4}.get(verdict, 3)
 
 
 def test_the_text_has_the_gates_that_block():

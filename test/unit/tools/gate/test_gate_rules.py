@@ -14,9 +14,8 @@ import pytest
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.gate.figures import GateFigures, TaskFigures
-from lerobot_serve.tools.gate.latencies import Latencies
 from lerobot_serve.tools.gate.limits import GateLimits
-from lerobot_serve.tools.gate.motion import PolicyMotion, SharedMotion
+from lerobot_serve.tools.gate.motion import Latencies, PolicyMotion, SharedMotion
 from lerobot_serve.tools.gate.rules import (
     evaluate,
     Gate,

@@ -12,8 +12,7 @@ from support.tools.plan_rig import fleet_demand
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.server.sessions.admission import Demand, max_robots, MAX_UTILIZATION
-from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
-from lerobot_serve.tools.plan.formula import apply_formula, formula_terms
+from lerobot_serve.tools.plan.demand import apply_formula, FleetDemand, formula_terms, ServiceTime
 
 # milliseconds, so that shares lie on both sides of every bound
 TIMES_S = st.integers(1, 500).map(lambda ms: ms / 1e3)

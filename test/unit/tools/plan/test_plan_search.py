@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 import pytest
 from support.tools.plan_rig import fleet_demand
 
-from lerobot_serve.tools.plan.demand import ServiceTime
-from lerobot_serve.tools.plan.formula import apply_formula
+from lerobot_serve.tools.plan.demand import apply_formula, ServiceTime
 from lerobot_serve.tools.plan.report import no_result_reason
 from lerobot_serve.tools.plan.search import (
     BLOCKED_SHARE_LIMIT,

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 from support.tools.bag_rig import write
-from support.tools.replay_rig import answered, as_messages, episodes, OTHER_SHAPE, request, SHAPE
+from support.tools.replay_rig import answered, as_messages, episodes, OTHER_SHAPE, SHAPE
 
+from lerobot_serve.contract.codec import encode as as_cdr
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import decode, encode
+from lerobot_serve.contract.records import EpisodeOutcome
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.canary.gate_record import read_record
-from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION, OUTCOME
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.replay.in_process_server import InProcessServer
 
@@ -38,12 +40,8 @@ command: {topic: commands, type: std_msgs/Float64MultiArray}
 
 
 def outcome_message(episode_id: str, outcome: int, number: int) -> BagMessage:
-    from rclpy.serialization import serialize_message
-
-    from lerobot_serve.tools.bags.message import OUTCOME
-    from lerobot_serve_interfaces.msg import EpisodeOutcome
-
-    raw = serialize_message(EpisodeOutcome(episode_id=episode_id, outcome=outcome))
+    word = EpisodeOutcome.Outcome(outcome)
+    raw = as_cdr(EpisodeOutcome(client_id='', episode_id=episode_id, outcome=word))
     return BagMessage('/judge/episode_outcome', OUTCOME, 10**6 + number, raw)
 
 
@@ -99,39 +97,11 @@ def test_a_policy_passes_against_itself(tmp_path, gate):
     assert (kept.verdict, kept.requests, len(kept.recordings)) == ('passed', 120, 64)
 
 
-def test_too_few_episodes_say_how_many_more(gate):
-    status, record = gate(answered(episodes(4)))
-    assert (status, record['verdict']) == (4, 'too_few')
-    assert record['text'] == '4 episodes were replayed, 30 are needed: record 26 more'
-
-
 def test_without_limits_of_the_robot_nothing_is_admitted(gate):
     status, record = gate(answered(episodes(30)), limits=False)
     assert (status, record['verdict']) == (3, 'refused')
     assert state_of(record, 'cage') == 'unmeasured'
     assert '--robot FILE' in record['text']
-
-
-def test_recorded_replies_stand_for_a_parent_without_files(gate):
-    pairs = answered(episodes(30), path=OTHER_SHAPE)
-    _, record = gate(pairs, parent='')
-    assert record['parent'] == decode(pairs[0][1]).policy
-    assert state_of(record, 'latency') == 'unmeasured'
-    assert record['requests'] == 120
-
-
-def test_outcomes_count_for_the_policy_that_drove(gate):
-    """The first ten episodes are the parent's, and succeed; the candidate fails in the others."""
-    old, new = answered(episodes(40)[:40], path=OTHER_SHAPE), answered(episodes(40)[40:])
-    messages = as_messages([*old, *new])
-    messages += [outcome_message(f'episode_{n}', 1 if n < 10 else 2, n) for n in range(40)]
-    # a second outcome of an episode changes nothing
-    messages.append(outcome_message('episode_20', 1, 99))
-    status, record = gate(messages, parent=OTHER_SHAPE)
-    success = row_of(record, 'success')
-    assert 'candidate 0 % of 30, parent 100 % of 10' in success['text']
-    assert (status, state_of(record, 'tasks')) == (3, 'failed')
-    assert record['verdict'] == 'refused'
 
 
 def test_replies_of_a_shadow_drive_no_robot_and_ask_nothing_twice(gate):
@@ -150,16 +120,6 @@ def test_replies_of_a_shadow_drive_no_robot_and_ask_nothing_twice(gate):
     assert 'candidate 100 % of 30, parent 100 % of 30' in success['text']
 
 
-def test_an_episode_that_two_policies_drove_is_no_evidence(gate):
-    asked = episodes(30)
-    old, new = answered(asked[:2], path=OTHER_SHAPE), answered(asked[2:])
-    messages = as_messages([*old, *new])
-    messages += [outcome_message(f'episode_{n}', 1, n) for n in range(30)]
-    _, record = gate(messages, parent=OTHER_SHAPE)
-    # the first one moved; the parent has no other
-    assert state_of(record, 'success') == 'unmeasured'
-
-
 @pytest.mark.parametrize(('has_ids', 'count'), [(True, 15), (False, 30)])
 def test_recordings_with_the_same_names_are_all_counted(tmp_path, gate, has_ids, count):
     """An episode with an id is one in all of them; without ids each recording has its own."""
@@ -176,12 +136,6 @@ def test_an_episode_in_two_sessions_is_one(gate):
     requests = [*episodes(30), *episodes(30, epoch=2)]
     _, record = gate(answered(requests))
     assert (record['episodes'], record['requests']) == (30, 240)
-
-
-def test_a_request_that_fits_neither_policy_is_no_failure_of_one(gate):
-    odd = request(999, client='other', start=True, joints=5)
-    status, record = gate(answered([*episodes(30), odd]))
-    assert (status, record['requests']) == (0, 120)
 
 
 def test_the_jump_from_the_measured_position_counts(robot, gate):
