@@ -208,7 +208,8 @@ def _value(field: Field) -> tuple[Reader, Writer]:
     if _is(kind, Struct):
         return lambda reader, values: values.append(read(reader, kind)), write
     if kind == Bytes:
-        limit = IMAGE_LIMIT if field.owner is records.CameraImage else BYTES_LIMIT
+        of_class = IMAGE_LIMIT if field.owner is records.CameraImage else BYTES_LIMIT
+        limit = field.meta or of_class
         return (
             lambda reader, values: values.append(reader.block(limit, name)),
             lambda writer, value: writer.block(value, limit, name),

@@ -14,15 +14,18 @@ from pathlib import Path
 import socket
 from typing import NamedTuple
 
+from lerobot_serve.contract.codec import encode
+from lerobot_serve.contract.records import RecordedEpisode
+from lerobot_serve.contract.types import Time
 from lerobot_serve.experience.bag_files import (
     bag_file,
     completed_ns,
     NotAnEpisode,
     RECORDING,
 )
-from lerobot_serve.experience.episode_facts import read_facts
+from lerobot_serve.experience.episode_summary import read_summary
 from lerobot_serve.experience.hash_note import BagHash, noted_hash, read_hash
-from lerobot_serve.experience.recorded_episode import LAST_NS, RecordedEpisode
+from lerobot_serve.experience.recorded_episode import check_recorded, LAST_NS, OUTCOMES
 
 HashFile = Callable[[Path], BagHash]
 OnSkipped = Callable[[Path, str], object]
@@ -82,24 +85,30 @@ def read_episode(folder: Path, hash_file: HashFile | None = None) -> RecordedEpi
     Return the episode of a whole bag; `hash_file` gives the hash of its file. Raises NotAnEpisode
     and OSError.
     """
-    stamp_ns, file, facts = completed_ns(folder), bag_file(folder), read_facts(folder)
+    stamp_ns, file, summary = completed_ns(folder), bag_file(folder), read_summary(folder)
     found = (hash_file or known_hash)(file)
+    # a number of a judge that no message of an episode has is no outcome
+    number = OUTCOMES.index(summary.outcome) if summary.outcome in OUTCOMES else 0
+    episode = RecordedEpisode(
+        stamp=Time.of_ns(min(max(stamp_ns, 0), LAST_NS)),
+        client_id=summary.robot,
+        episode_id=summary.episode_id,
+        outcome=RecordedEpisode.Outcome(number),
+        control_steps=summary.control_steps,
+        control_steps_person=summary.control_steps_person,
+        policies=tuple(summary.policies),
+        host=socket.gethostname(),
+        path=os.path.abspath(folder),
+        size_bytes=found.size_bytes,
+        sha256=found.sha256,
+    )
     try:
-        return RecordedEpisode(
-            stamp_ns=min(max(stamp_ns, 0), LAST_NS),
-            client_id=facts.robot,
-            episode_id=facts.episode_id,
-            outcome=facts.known_outcome,
-            control_steps=facts.steps,
-            control_steps_person=facts.steps_of_person,
-            policies=facts.policies,
-            host=socket.gethostname(),
-            path=os.path.abspath(folder),
-            size_bytes=found.size_bytes,
-            sha256=found.sha256,
-        )
+        check_recorded(episode)
+        # the limits of its texts
+        encode(episode)
     except ValueError as error:
         raise NotAnEpisode(str(error)) from None
+    return episode
 
 
 def known_hash(file: Path) -> BagHash:

@@ -12,7 +12,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.contract.records import RecordedEpisode
+from lerobot_serve.experience.recorded_episode import word_of
 
 SUCCESS, FAILURE, INTERVENTION = 'success', 'failure', 'intervention'
 FILTERS = (SUCCESS, FAILURE, INTERVENTION)
@@ -25,7 +26,7 @@ def is_selected(episode: RecordedEpisode, filters: Sequence[str]) -> bool:
     besides.
     """
     outcomes = [each for each in filters if each != INTERVENTION]
-    has_outcome = not outcomes or episode.outcome in outcomes
+    has_outcome = not outcomes or word_of(episode.outcome) in outcomes
     return has_outcome and (INTERVENTION not in filters or episode.control_steps_person > 0)
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.contract.records import RecordedEpisode
 from lerobot_serve.learner.episodes.selection import Availability, find_bag, is_selected
 from lerobot_serve.learner.memory.database import MemoryNotWritten
 from lerobot_serve.learner.memory.memory import Learned, Memory

@@ -16,7 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from lerobot_serve.contract.fingerprint import digest_of
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.contract.records import RecordedEpisode
+from lerobot_serve.experience.recorded_episode import word_of
 from lerobot_serve.learner.episodes.selection import Place
 from lerobot_serve.learner.memory.database import Database
 from lerobot_serve.learner.versions import Version
@@ -105,7 +106,7 @@ class Memory(Database):
             episode.sha256,
             episode.client_id,
             episode.episode_id,
-            episode.outcome,
+            word_of(episode.outcome),
             msgspec.json.encode(episode).decode(),
         )
         if not changed:

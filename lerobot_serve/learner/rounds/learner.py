@@ -20,8 +20,7 @@ from msgspec.structs import replace
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.fingerprint import digest_of
-from lerobot_serve.contract.records import DropCount, LearnerState
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.contract.records import DropCount, LearnerState, RecordedEpisode
 from lerobot_serve.learner.episodes.stock import check_usable, Stock
 from lerobot_serve.learner.memory.database import MemoryNotWritten
 from lerobot_serve.learner.memory.memory import Memory, RoundEnd, RoundRecord

@@ -15,7 +15,7 @@ import os
 import threading
 
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.contract.records import RecordedEpisode
 from lerobot_serve.learner.versions import CanaryNews
 
 # episodes that wait for the disk; a recorder announces its last thousand at once

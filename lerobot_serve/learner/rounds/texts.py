@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.contract.records import RecordedEpisode
 
 TEXT_LIMIT, NOTE_LIMIT = 1024, 1000
 START = 'the service ~/start_round begins one now'

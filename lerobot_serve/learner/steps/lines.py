@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.contract.records import RecordedEpisode
+from lerobot_serve.experience.recorded_episode import check_recorded
 from lerobot_serve.learner.trainers.base import Progress, TrainingJob
 
 
@@ -87,6 +88,9 @@ class FoundEpisode(Line, frozen=True):
     """An episode that a search found."""
 
     episode: RecordedEpisode
+
+    def __post_init__(self) -> None:
+        check_recorded(self.episode)
 
 
 class SkippedFolder(Line, frozen=True):

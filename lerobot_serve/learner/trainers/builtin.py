@@ -29,7 +29,7 @@ from lerobot_serve.learner.trainers.base import (
     TrainingStopped,
 )
 from lerobot_serve.learner.trainers.output import new_policy_folder
-from lerobot_serve.learner.trainers.recorded.info import read_info, RecordedInfo
+from lerobot_serve.learner.trainers.recorded.info import RecordedInfo
 from lerobot_serve.learner.trainers.recorded.pictures import read_pictures
 from lerobot_serve.learner.trainers.recorded.rows import read_rows, RecordedRows
 from lerobot_serve.learner.trainers.trainer_file import BuiltinOptions
@@ -108,7 +108,7 @@ class BuiltinTrainer:
         run = _Run(self._options.steps, job.budget_s, report, stop, self._clock, self._clock())
         with new_policy_folder(job.output) as folder:
             policy = _load(job.parent)
-            info = read_info(job.dataset)
+            info = RecordedInfo(job.dataset)
             check_fits(info, policy.describe(), job.dataset)
             run.report(Progress(0.0))
             with reproducible(self._options.cpu_threads):

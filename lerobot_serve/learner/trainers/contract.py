@@ -19,7 +19,7 @@ from typing import Any
 from lerobot_serve.child_process import empty_folder, python, reader_environment
 from lerobot_serve.learner.trainers.base import TrainerError
 from lerobot_serve.learner.trainers.process.guarded_process import GuardedProcess
-from lerobot_serve.learner.trainers.recorded.info import read_info
+from lerobot_serve.learner.trainers.recorded.info import RecordedInfo
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
 from lerobot_serve.policies.kind_detection import detect_kind
 
@@ -85,7 +85,7 @@ def main(folder: str, dataset: str) -> int:
     from lerobot_serve.policies.registry import load
 
     try:
-        info = read_info(Path(dataset))
+        info = RecordedInfo(Path(dataset))
         options = LoadOptions(
             path=folder,
             state_names=info.state_names,

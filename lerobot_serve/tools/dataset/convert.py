@@ -26,12 +26,14 @@ from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset import lerobot_writer, records
 from lerobot_serve.tools.dataset.agreement import agreed_features
 from lerobot_serve.tools.dataset.checking import check_dataset
-from lerobot_serve.tools.dataset.features import Features, FrameShape, SUCCESS
+from lerobot_serve.tools.dataset.features import (
+    Features,
+    FrameShape,
+    MILLIMETRE_RULE,
+    SUCCESS,
+)
 from lerobot_serve.tools.dataset.feeding import (
     camera_shapes,
-    MessageValues,
-    MILLIMETRE_RULE,
-    MillimetreDepth,
     RowFeed,
 )
 from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
@@ -51,6 +53,7 @@ from lerobot_serve.tools.dataset.plans.executed import plan_recorded
 from lerobot_serve.tools.dataset.plans.first_messages import check_first_messages
 from lerobot_serve.tools.dataset.plans.merging import begins_of, inputs_of
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot, RobotInput
+from lerobot_serve.tools.dataset.ros.message_values import MessageValues
 from lerobot_serve.tools.dataset.settings import Report, Result, Settings
 from lerobot_serve.tools.dataset.staging import EpisodeSink, Staging
 
@@ -69,7 +72,7 @@ class _Planned:
     damage: list[str]
 
 
-def convert(settings: Settings, values: MessageValues, report: Report) -> Result:
+def convert(settings: Settings, report: Report) -> Result:
     """Convert the bags. Raises DatasetError, BagError, WrongCommandLine, OSError."""
     bags = _in_time_order([Bag(path) for path in settings.bags])
     settings.out.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +83,7 @@ def convert(settings: Settings, values: MessageValues, report: Report) -> Result
                     f'{settings.out} exists already; name a new folder, or --append to it'
                 )
             lerobot_writer.load_lerobot(staging.cache)
-            return _Conversion(settings, values, report, bags, staging).run()
+            return _Conversion(settings, report, bags, staging).run()
         finally:
             staging.remove_if_empty()
 
@@ -91,13 +94,12 @@ class _Conversion:
     def __init__(
         self,
         settings: Settings,
-        values: MessageValues,
         report: Report,
         bags: list[Bag],
         staging: Staging,
     ) -> None:
         self._settings, self._report = settings, report
-        self._values = MillimetreDepth(values) if settings.depth_millimetres else values
+        self._values = MessageValues(depth_millimetres=settings.depth_millimetres)
         self._bags, self._staging = bags, staging
         self._unusable: set[MessageKey] = set()
         # why messages cannot be used, in all passes

@@ -98,6 +98,22 @@ def features_of(
     return found
 
 
+MILLIMETRE_RULE = (
+    'metres of float32 as the nearest millimetre; 0: no measurement, or above 65.535 m'
+)
+MILLIMETRES, HIGHEST = 1000.0, 65535
+
+
+def to_millimetres(metres: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """
+    Return depth in millimetres. As in the encoding 16UC1 of ROS, 0 is no measurement: in float32
+    that is NaN; what is infinite, negative or too far for 16 bits is none either.
+    """
+    rounded = np.rint(metres.astype(np.float64) * MILLIMETRES)
+    is_measured = (rounded >= 0) & (rounded <= HIGHEST)
+    return np.where(is_measured, rounded, 0).astype(np.uint16)
+
+
 def row_values(
     plan: EpisodePlan,
     number: int,

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.edge.robot.description import RobotDescription, StateSource
+from lerobot_serve.edge.robot.description import StateSource
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.dataset.features import (
     camera_columns,
@@ -31,32 +31,10 @@ from lerobot_serve.tools.dataset.plans.bag_index import BagIndex
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan, MessageKey
 from lerobot_serve.tools.dataset.plans.frame_heads import FrameHead
 from lerobot_serve.tools.dataset.plans.robot_names import RobotInput
+from lerobot_serve.tools.dataset.staging import EpisodeSink
 
-
-class MessageValues(Protocol):
-    """Decodes messages; implemented by `ros.message_values`. Each raises Malformed."""
-
-    def state_values(self, raw: bytes, source: StateSource) -> Float64Array:
-        """Return the values of one state source."""
-
-    def frame_of(self, raw: bytes, topic: str, type_name: str) -> NDArray[Any]:
-        """Return height x width x channels."""
-
-    def command_values(self, raw: bytes, robot: RobotDescription, topic: str) -> Float64Array:
-        """Return the actions of a command."""
-
-
-class RowSink(Protocol):
-    """Takes the rows of the episodes, each episode in order."""
-
-    def add(self, plan: EpisodePlan, row: dict[str, Any]) -> None:
-        """Take the next row of an episode."""
-
-    def end(self, plan: EpisodePlan) -> None:
-        """Take the end of an episode."""
-
-    def give_up(self, plan: EpisodePlan) -> None:
-        """Forget the rows of an episode, which has a message that cannot be used."""
+if TYPE_CHECKING:
+    from lerobot_serve.tools.dataset.ros.message_values import MessageValues
 
 
 @dataclass(slots=True)
@@ -103,7 +81,7 @@ class RowFeed:
                 self._uses.update(row.messages)
             self._wait(_Open(plan, columns))
 
-    def run(self, messages: Iterable[tuple[int, BagMessage]], sink: RowSink) -> None:
+    def run(self, messages: Iterable[tuple[int, BagMessage]], sink: EpisodeSink) -> None:
         """
         Give all rows to the sink. An episode with an unusable message is given up; its other
         messages are decoded all the same, to find all of those. Raises what the sink raises.
@@ -125,7 +103,7 @@ class RowFeed:
         missing = next(key for key in row.messages if key not in self._held)
         self._waiting.setdefault(missing, []).append(one)
 
-    def _advance(self, one: _Open, sink: RowSink) -> None:
+    def _advance(self, one: _Open, sink: EpisodeSink) -> None:
         rows = one.plan.rows
         while one.next_row < len(rows):
             keys = rows[one.next_row].messages
@@ -139,7 +117,7 @@ class RowFeed:
         if not one.is_given_up:
             sink.end(one.plan)
 
-    def _give(self, one: _Open, sink: RowSink) -> None:
+    def _give(self, one: _Open, sink: EpisodeSink) -> None:
         row = self._row(one)
         if one.is_given_up:
             return
@@ -217,42 +195,6 @@ def for_lerobot(frame: NDArray[Any]) -> Any:
 
         return Image.fromarray(frame[:, :, 0].astype(np.uint16))
     return np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else frame
-
-
-MILLIMETRE_RULE = (
-    'metres of float32 as the nearest millimetre; 0: no measurement, or above 65.535 m'
-)
-MILLIMETRES, HIGHEST = 1000.0, 65535
-
-
-def to_millimetres(metres: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """
-    Return depth in millimetres. As in the encoding 16UC1 of ROS, 0 is no measurement: in float32
-    that is NaN; what is infinite, negative or too far for 16 bits is none either.
-    """
-    rounded = np.rint(metres.astype(np.float64) * MILLIMETRES)
-    is_measured = (rounded >= 0) & (rounded <= HIGHEST)
-    return np.where(is_measured, rounded, 0).astype(np.uint16)
-
-
-class MillimetreDepth:
-    """Decodes messages as `values` does, but depth in metres as millimetres."""
-
-    def __init__(self, values: MessageValues) -> None:
-        self._values = values
-
-    def state_values(self, raw: bytes, source: StateSource) -> Float64Array:
-        """Return the values of one state source. Raises Malformed."""
-        return self._values.state_values(raw, source)
-
-    def frame_of(self, raw: bytes, topic: str, type_name: str) -> NDArray[Any]:
-        """Return height x width x channels. Raises Malformed."""
-        frame = self._values.frame_of(raw, topic, type_name)
-        return to_millimetres(frame) if frame.dtype == np.float32 else frame
-
-    def command_values(self, raw: bytes, robot: RobotDescription, topic: str) -> Float64Array:
-        """Return the actions of a command. Raises Malformed."""
-        return self._values.command_values(raw, robot, topic)
 
 
 # numbers of a frame

@@ -16,19 +16,20 @@ from pathlib import Path
 
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.cage.limits import MotionLimits
-from lerobot_serve.cage.limits_encoding import decode_limits
+from lerobot_serve.cage.limits_encoding import decode_limits, EXTENSION_KEY
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.fingerprint import digest_of
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.edge.robot import file
 from lerobot_serve.edge.robot.units import limits_for_policy
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.router.shadow.remote_cage import checked_cage, RemoteCage
 from lerobot_serve.tools.bags.reader import Bag, is_bag
-from lerobot_serve.tools.bags.service_events import OPEN_SESSION, OpenedSession, read_open_session
+from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session
 from lerobot_serve.tools.gate.figures import GateFigures, RecordedEpisodes
 from lerobot_serve.tools.gate.motion import NO_ROWS, shared_motion
 from lerobot_serve.tools.replay.compare import lost_state
@@ -86,8 +87,8 @@ class Collector:
                 continue
             try:
                 opened = read_open_session(message.data)
-                if opened and opened.limits:
-                    self._cages[opened.key] = cage_of(opened)
+                if opened and (cage := cage_of(opened)):
+                    self._cages[opened.client_id, opened.session_epoch] = cage
             except (Malformed, ValueError):
                 self._unreadable += 1
 
@@ -185,10 +186,12 @@ class Collector:
         return figures
 
 
-def cage_of(opened: OpenedSession) -> RemoteCage:
-    """Return the limits of the cage of a robot. Raises ValueError."""
-    names = opened.names
-    return checked_cage(decode_limits(opened.limits), names.action_names, names.fps)
+def cage_of(opened: OpenSessionRequest) -> RemoteCage | None:
+    """Return the limits of the cage of a robot, None without them. Raises ValueError."""
+    limits = {each.key: bytes(each.value) for each in opened.extensions}.get(EXTENSION_KEY)
+    if not limits:
+        return None
+    return checked_cage(decode_limits(limits), opened.action_names, opened.fps)
 
 
 def cage_of_robot(path: Path | None, action_names: tuple[str, ...]) -> RemoteCage | None:

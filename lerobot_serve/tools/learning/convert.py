@@ -37,7 +37,6 @@ from lerobot_serve.tools.dataset import records
 from lerobot_serve.tools.dataset.convert import convert
 from lerobot_serve.tools.dataset.plans.bag_index import CountBytes
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, parse_filter
-from lerobot_serve.tools.dataset.ros import message_values
 from lerobot_serve.tools.dataset.settings import Settings
 from lerobot_serve.versions.file_hash import folder_sha256
 
@@ -66,7 +65,7 @@ def stage_bags(job: StageJob, report: Callable[[Report], None]) -> StageDone:
         joins = sum(path.stat().st_size for path in files) <= COPIED_BYTES
         settings = replace(_settings(job, whole), joins=joins)
         try:
-            convert(settings, message_values, _ConversionReport(report))
+            convert(settings, _ConversionReport(report))
         except (DatasetError, BagError) as error:
             raise UserError(str(error)) from error
     return StageDone(tuple(bag.sha256 for bag in job.bags))
@@ -173,7 +172,7 @@ class _Conversion:
     def _convert(self, bags: Sequence[BagToConvert]) -> None:
         settings = _settings(self.job, bags)
         try:
-            convert(settings, message_values, self.report)
+            convert(settings, self.report)
         except OSError as error:
             out = settings.out
             raise UserError(

@@ -11,32 +11,25 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-import struct
 import threading
 
-import numpy as np
 import simplejpeg
 
-from lerobot_serve.contract.cdr import CdrReader, CdrWriter
+from lerobot_serve.contract.codec import decode, encode
 from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.tools.bags.images import (
+    CompressedImage,
+    ENCODINGS,
+    pixels_of,
+    RawImage,
+)
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage
 
-RAW_TYPE, COMPRESSED_TYPE = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
 SUFFIX = '/compressed'
 # as for policies; about 40 kB for a picture of 480 x 640
 QUALITY = 90
 # frames that wait for the compressor; a second of two cameras would be 55 MB
 WAITING_FRAMES = 16
-FRAME_LIMIT, TEXT_LIMIT = 1 << 28, 256
-STAMP, SIZE, BYTE, STEP = (struct.Struct(f) for f in ('<iI', '<II', '<B', '<I'))
-# encoding -> channels in the message, and the name of simplejpeg
-ENCODINGS = {
-    'rgb8': (3, 'RGB'),
-    'bgr8': (3, 'BGR'),
-    'rgba8': (4, 'RGBA'),
-    'bgra8': (4, 'BGRA'),
-    'mono8': (1, 'GRAY'),
-}
 
 
 def compressed(raw: bytes) -> bytes | None:
@@ -44,34 +37,18 @@ def compressed(raw: bytes) -> bytes | None:
     Return the CDR bytes of a CompressedImage for those of an Image; None for a frame that JPEG
     cannot carry. Raises Malformed.
     """
-    reader = CdrReader(raw)
-    seconds, nanoseconds = reader.unpack(STAMP, align=4)
-    frame_id = reader.string(TEXT_LIMIT, 'frame_id')
-    height, width = reader.unpack(SIZE, align=4)
-    encoding = reader.string(TEXT_LIMIT, 'encoding')
-    reader.unpack(BYTE, align=1)
-    (step,) = reader.unpack(STEP, align=4)
-    data = reader.block(FRAME_LIMIT, 'data')
-    if encoding not in ENCODINGS:
+    image = decode(RawImage, raw)
+    found = ENCODINGS.get(image.encoding)
+    if found is None or not found.colors:
         return None
-    channels, name = ENCODINGS[encoding]
-    if not (0 < width * channels <= step and height > 0 and height * step <= data.size):
-        raise Malformed('frame', f'{height} x {width} {encoding} in {data.size} bytes')
-    rows = data[: height * step].reshape(height, step)[:, : width * channels]
-    frame = np.ascontiguousarray(rows).reshape(height, width, channels)
-    subsampling = 'Gray' if channels == 1 else '420'
+    subsampling = 'Gray' if found.channels == 1 else '420'
     try:
         jpeg = simplejpeg.encode_jpeg(
-            frame, QUALITY, name, colorsubsampling=subsampling, fastdct=False
+            pixels_of(image), QUALITY, found.colors, colorsubsampling=subsampling, fastdct=False
         )
     except ValueError as error:
-        raise Malformed('frame', f'{height} x {width} is no JPEG: {error}') from None
-    writer = CdrWriter()
-    writer.pack(STAMP, seconds, nanoseconds, align=4)
-    writer.string(frame_id, TEXT_LIMIT)
-    writer.string('jpeg', TEXT_LIMIT)
-    writer.block(jpeg, FRAME_LIMIT, 'data')
-    return writer.finish()
+        raise Malformed('frame', f'{image.height} x {image.width} is no JPEG: {error}') from None
+    return encode(CompressedImage(image.stamp, image.frame_id, 'jpeg', jpeg))
 
 
 class FrameCompressor:

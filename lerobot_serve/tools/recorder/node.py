@@ -18,6 +18,7 @@ from rclpy.duration import Duration
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.trigger_services import create_trigger_services
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.tools.bags.images import COMPRESSED_TYPE, RAW_TYPE
 from lerobot_serve.tools.bags.message import BagError, BagMessage, EDGE_STATE
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.node import (
@@ -29,12 +30,7 @@ from lerobot_serve.tools.bags.recording.node import (
 from lerobot_serve.tools.bags.recording.type_definitions import type_definition
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
 from lerobot_serve.tools.recorder.announcing.announcer import EpisodeAnnouncer
-from lerobot_serve.tools.recorder.frames import (
-    COMPRESSED_TYPE,
-    FrameCompressor,
-    RAW_TYPE,
-    SUFFIX,
-)
+from lerobot_serve.tools.recorder.frames import FrameCompressor, SUFFIX
 from lerobot_serve.tools.recorder.robots.known_robots import is_robot_file, KnownRobots, parent
 from lerobot_serve.tools.recorder.robots.silence import Silence
 from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings

@@ -24,6 +24,8 @@ from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import incident_file, replay_field
 from lerobot_serve.trace.format.records import DamagedRecord, DropRecord, RequestRecord
 
+# the fields of OpenSession that a reply depends on
+TERMS = ('robot_type', 'task', 'rtc_execution_horizon')
 NEEDED_PARAMETERS = ('trace_images', 'trace_instructions')
 ALTERNATIVES = 'or replay a bag (lerobot-serve record) or a capture of a server (capture_folder)'
 
@@ -70,7 +72,8 @@ class BagSource:
         for pair in self._pairs.join(self._bag.read()):
             start = read_envelope(pair.request)
             agreed = self._sessions.find(start.client_id, start.header.session_epoch)
-            yield ReplayRequest(pair.request, pair.reply, agreed._asdict() if agreed else {})
+            info = {name: getattr(agreed, name) for name in TERMS} if agreed else {}
+            yield ReplayRequest(pair.request, pair.reply, info)
 
     @property
     def without_reply(self) -> int:

@@ -15,6 +15,7 @@ import rerun.blueprint as rrb
 from lerobot_serve.tools.rerun_view.mapping.entries import (
     CAMERAS,
     EVENTS,
+    IMAGES,
     joint_groups,
     JOINTS,
     Layout,
@@ -38,6 +39,11 @@ def make_blueprint(layout: Layout, *, window_s: float = 0.0) -> rrb.Blueprint:
     tabs = [robot_view(name, robot, window_s) for name, robot in layout.robots.items()]
     if layout.nodes:
         tabs.append(nodes_view(layout.nodes, window_s))
+    if layout.images:
+        views = [
+            rrb.Spatial2DView(origin=_origin(IMAGES, each), name=each) for each in layout.images
+        ]
+        tabs.append(rrb.Grid(*views, name=IMAGES))
     return rrb.Blueprint(
         rrb.Tabs(*tabs, active_tab=0) if len(tabs) > 1 else tabs[0],
         rrb.TimePanel(state='collapsed', timeline=TIME),

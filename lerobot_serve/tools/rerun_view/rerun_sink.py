@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 import rerun as rr
 
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.schema import Codec
+from lerobot_serve.picture_headers import PNG
 from lerobot_serve.tools.rerun_view.blueprint import make_blueprint
 from lerobot_serve.tools.rerun_view.mapping.entries import (
     CONTROL_STEP,
@@ -276,13 +278,18 @@ def archetype(value: State | Event | Frame) -> Any:
     return frame_archetype(value.image)
 
 
-def frame_archetype(image: Image) -> Any:
-    """Return a checked frame: a JPEG as it is, raw pixels, or depth."""
-    if image.codec == Codec.JPEG:
+def frame_archetype(image: Image | NDArray[Any] | bytes) -> Any:
+    """Return a checked frame: a JPEG or PNG as it is, raw pixels, or depth."""
+    if isinstance(image, bytes):
+        kind = 'png' if image.startswith(PNG) else 'jpeg'
+        return rr.EncodedImage(contents=image, media_type=f'image/{kind}')
+    if isinstance(image, Image) and image.codec == Codec.JPEG:
         return rr.EncodedImage(contents=bytes(image.data), media_type='image/jpeg')
-    frame = image_codec.decode(image)
-    if frame.itemsize == 2 and frame.shape[2] == 1:
-        return rr.DepthImage(frame[:, :, 0], meter=DEPTH_UNITS_A_METER)
+    frame = image_codec.decode(image) if isinstance(image, Image) else image
+    if frame.itemsize > 1 and frame.shape[2] == 1:
+        # of floats in metres
+        meter = DEPTH_UNITS_A_METER if frame.itemsize == 2 else 1.0
+        return rr.DepthImage(frame[:, :, 0], meter=meter)
     return rr.Image(frame[:, :, 0] if frame.shape[2] == 1 else frame)
 
 

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 import pytest
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
@@ -45,7 +44,7 @@ def test_announcements_are_counted_by_what_they_are(learner_rig):
     rig.announce(replace(good, path='/mnt/copy', host='robot'))
     rig.announce(replace(good, sha256='1' * 64))
     rig.announce(replace(good, sha256='2' * 64, episode_id='b', host='robot', path='/nowhere'))
-    rig.announce(replace(good, sha256='3' * 64, episode_id='c', outcome='failure'))
+    rig.announce(replace(good, sha256='3' * 64, episode_id='c', outcome=good.Outcome.FAILURE))
     rig.announce(replace(good, sha256='4' * 64, episode_id='d', path='relative'))
     rig._episodes.publish(RecordedEpisode(outcome=77))
     expected = {

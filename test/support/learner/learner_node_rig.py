@@ -13,7 +13,8 @@ import sys
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
-from lerobot_serve.experience.recorded_episode import encode_recorded, RecordedEpisode
+from lerobot_serve.contract.codec import encode
+from lerobot_serve.contract.records import RecordedEpisode
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.learner.versions import Version
 from lerobot_serve.ros import qos
@@ -125,7 +126,7 @@ class LearnerNodeRig:
         return made
 
     def announce(self, episode: RecordedEpisode) -> None:
-        self._episodes.publish(encode_recorded(episode))
+        self._episodes.publish(encode(episode))
 
     def roll_back(self, version_id: str) -> None:
         self._judge(version_id, CanaryState.ROLLED_BACK, 'it succeeds less often')

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 import errno
 from pathlib import Path
 
-from lerobot_serve.contract.records import LearnerState
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.contract.records import LearnerState, RecordedEpisode
+from lerobot_serve.contract.types import Time
+from lerobot_serve.experience.recorded_episode import OUTCOMES
 from lerobot_serve.learner.memory.memory import Memory
 from lerobot_serve.learner.parameters import LearnerParameters
 from lerobot_serve.learner.rounds.learner import Learner
@@ -33,18 +34,19 @@ from lerobot_serve.learner.steps.lines import (
 from lerobot_serve.learner.versions import CanaryNews, Verdict
 
 HOST, PARENT = 'here', 'reach@00000000000000aa'
-SECOND_NS = 10**9
 
 
-def episode(number: int, folder: Path, **fields: object) -> RecordedEpisode:
+def episode(
+    number: int, folder: Path, *, outcome: str = 'success', **fields: object
+) -> RecordedEpisode:
     """Return an episode whose bag is a folder on the disk."""
     path = folder / f'bag_{number}'
     path.mkdir(parents=True, exist_ok=True)
     given = {
-        'stamp_ns': number * SECOND_NS,
+        'stamp': Time(number),
         'client_id': 'robot_1',
         'episode_id': f'e{number}',
-        'outcome': 'success',
+        'outcome': RecordedEpisode.Outcome(OUTCOMES.index(outcome)),
         'control_steps': 10,
         'control_steps_person': 4,
         'policies': (PARENT,),

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from benchmarks.recording.example_bag import EdgeBag
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.contract.records import RecordedEpisode
 from lerobot_serve.experience.scanning import read_episode
 
 

@@ -20,8 +20,7 @@ import threading
 import msgspec
 
 from lerobot_serve.contract import records
-from lerobot_serve.contract.records import LearnerState
-from lerobot_serve.experience.recorded_episode import RecordedEpisode
+from lerobot_serve.contract.records import LearnerState, RecordedEpisode
 from lerobot_serve.learner.memory.memory import Memory
 from lerobot_serve.learner.rounds.learner import Learner
 from lerobot_serve.learner.rounds.settings import LearnerSettings

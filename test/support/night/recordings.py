@@ -19,8 +19,10 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.records import RecordedEpisode
 from lerobot_serve.contract.schema import Flag, MsgType
-from lerobot_serve.experience.recorded_episode import OUTCOMES, RecordedEpisode
+from lerobot_serve.contract.types import Time
+from lerobot_serve.experience.recorded_episode import OUTCOMES
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION, OUTCOME
 from support.night.clock import NightClock, SECOND_NS
 from support.night.robots import EndedEpisode
@@ -58,10 +60,10 @@ class Recorder:
         stamp_s = self._clock.wall_s()
         os.utime(bag / 'metadata.yaml', (stamp_s, stamp_s))
         episode = RecordedEpisode(
-            stamp_ns=int(stamp_s) * SECOND_NS,
+            stamp=Time(int(stamp_s)),
             client_id=ended.client_id,
             episode_id=ended.episode_id,
-            outcome=OUTCOMES[ended.outcome],
+            outcome=RecordedEpisode.Outcome(ended.outcome),
             control_steps=STEPS,
             control_steps_person=BY_PERSON,
             policies=ended.policies,

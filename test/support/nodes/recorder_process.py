@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recorder in a process of its own beside the robot that a test plays."""
+"""A recorder, or another verb, in a process of its own beside the robot that a test plays."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 import signal
 import subprocess
@@ -18,7 +18,7 @@ from support.nodes.played_robot import ROBOT
 LIMIT_S = 30.0
 
 
-class Recorder:
+class VerbProcess:
     """The process, and what it printed."""
 
     def __init__(self, process: subprocess.Popen, log: Path) -> None:
@@ -28,8 +28,8 @@ class Recorder:
     def log(self) -> str:
         return self._log.read_text()
 
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGINT)
+    def stop(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
         return self.process.wait(LIMIT_S)
 
     def kill(self) -> None:
@@ -38,20 +38,25 @@ class Recorder:
 
 
 @contextmanager
-def recorder(root: Path, *words: str, **options: object) -> Iterator[Recorder]:
-    """Start a recorder; it is ended whatever happens."""
-    log = root.with_name(f'{root.name}.{len(list(root.parent.glob("*.log")))}.log')
-    command = [str(executable_path('lerobot-serve')), 'record', str(root), *words]
+def verb(log: Path, *words: str, **options: object) -> Iterator[VerbProcess]:
+    """Start a verb whose output is in a file; it is ended whatever happens."""
+    command = [str(executable_path('lerobot-serve')), *words]
     with log.open('w') as file:
         process = subprocess.Popen(end_with_parent(command), stdout=file, stderr=file, **options)
     try:
-        yield Recorder(process, log)
+        yield VerbProcess(process, log)
     finally:
         process.kill()
         process.wait(LIMIT_S)
 
 
-def wait_until_recorded(rig: EdgeRig, process: Recorder, *topics: str) -> None:
+def recorder(root: Path, *words: str, **options: object) -> AbstractContextManager[VerbProcess]:
+    """Start a recorder; it is ended whatever happens."""
+    log = root.with_name(f'{root.name}.{len(list(root.parent.glob("*.log")))}.log')
+    return verb(log, 'record', str(root), *words, **options)
+
+
+def wait_until_recorded(rig: EdgeRig, process: VerbProcess, *topics: str) -> None:
     """
     Wait until a recorder hears these topics. Not by the graph: it lists the subscriptions of a
     killed recorder for a while.
@@ -60,7 +65,7 @@ def wait_until_recorded(rig: EdgeRig, process: Recorder, *topics: str) -> None:
         rig.wait(lambda t=topic: f'recording {t} ' in process.log, f'{topic} is recorded')
 
 
-def wait_until_heard(rig: EdgeRig, *processes: Recorder) -> None:
+def wait_until_heard(rig: EdgeRig, *processes: VerbProcess) -> None:
     """Wait until recorders have read the robot file and hear the inputs that it names."""
     for process in processes:
         wait_until_recorded(rig, process, f'{EDGE}/executed_action', f'{ROBOT}/joint_states')

@@ -7,9 +7,18 @@ from collections.abc import Iterable
 from pathlib import Path
 import sqlite3
 
+from lerobot_serve.contract import codec
+from lerobot_serve.contract.cdr import CdrWriter
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.bags.service_events import (
+    BYTE,
+    REQUEST_RECEIVED,
+    STAMP_AND_CALLER,
+    UINT64,
+)
 
 TEXT = 'std_msgs/msg/String'
 
@@ -44,6 +53,17 @@ def texts(count: int, topic: str = '/a', begin_ns: int = 1000) -> list[BagMessag
         )
         for i in range(count)
     ]
+
+
+def open_session_event(request: OpenSessionRequest) -> bytes:
+    """Return the service event of a request."""
+    writer = CdrWriter()
+    writer.pack(BYTE, REQUEST_RECEIVED, align=1)
+    writer.pack(STAMP_AND_CALLER, 0, 0, bytes(16), align=4)
+    writer.pack(UINT64, 0, align=8)
+    writer.count(1, 1, 'request')
+    codec.write(writer, request)
+    return writer.finish()
 
 
 def write_sqlite(file: Path, messages: Iterable[BagMessage]) -> Path:

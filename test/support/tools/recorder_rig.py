@@ -14,7 +14,9 @@ from lerobot_serve.contract.types import Time
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, OUTCOME
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic, OfferedProfile
-from lerobot_serve.tools.recorder.robots.known_robots import TEXT_TYPE
+from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots, TEXT_TYPE
+from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.strategies.episodic import EpisodeRules, EpisodicWriter
 from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
 
 EDGE, ROBOT = '/arm/edge_controller', 'arm_1'
@@ -101,22 +103,30 @@ def outcome(episode_id: str, result: str, client_id: str = ROBOT) -> bytes:
 
 class RecorderRig:
     """
-    Feeds a writer. `now_s` is the monotonic clock and the age of all stamps; `wall_ns` is added to
-    the times of reception.
+    A recorder of one robot, by default of its episodes; each instance is a start of it. `now_s` is
+    the monotonic clock and the age of all stamps; `wall_ns` is added to the times of reception.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        root: Path,
+        rules: object = None,
+        kind: type[StrategyWriter] = EpisodicWriter,
+        *,
+        wanted: str = '',
+    ) -> None:
         self.now_s, self.wall_ns, self.step = 100.0, 1_700_000_000 * SECOND_NS, 0
         self.lines: list[str] = []
-        self.writer: StrategyWriter | None = None
         self.sent = 0
-
-    def clock(self) -> float:
-        return self.now_s
-
-    @property
-    def options(self) -> dict[str, object]:
-        return {'clock': self.clock, 'log': self.lines.append}
+        self.root = root
+        self.writer = kind(
+            rules or EpisodeRules(),
+            BagFolder(root),
+            KnownRobots(wanted),
+            clock=lambda: self.now_s,
+            log=self.lines.append,
+        )
+        self.introduce()
 
     @property
     def stamp_ns(self) -> int:
@@ -163,6 +173,33 @@ class RecorderRig:
             self.now_s += min(0.25, seconds)
             seconds -= 0.25
             self.writer.flush()
+
+    def record(self, episode_id: str, outcome: str = 'success', **fields: object) -> Path:
+        """Record a whole episode; return its bag."""
+        self.run(episode_id, **fields)
+        if outcome:
+            self.judge(episode_id, outcome)
+        return self.end_episode()
+
+    def begin(self, episode_id: str, steps: int = 5) -> None:
+        """Begin an episode; what it has is on the disk."""
+        self.run(episode_id, steps)
+        self.writer.flush()
+
+    def end_episode(self) -> Path:
+        """End the episode that runs; return its bag, the only one that this completes."""
+        before = set(bags(self.root))
+        self.report('')
+        self.wait(3.0)
+        (bag,) = set(bags(self.root)) - before
+        return bag
+
+    def stop(self) -> None:
+        self.writer.close()
+
+    def kill(self) -> None:
+        """End as SIGKILL does: nothing is completed, the lock goes."""
+        self.writer.abort()
 
 
 def bags(root: Path) -> list[Path]:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from lerobot_serve.contract import records
-from lerobot_serve.contract.cdr import CdrWriter
-from lerobot_serve.contract.codec import encode, write
+from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
@@ -21,13 +20,8 @@ from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.schema import MsgType
 from lerobot_serve.contract.types import Time
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, INTERFACES, OBSERVATION
-from lerobot_serve.tools.bags.service_events import (
-    BYTE,
-    OPEN_SESSION,
-    REQUEST_RECEIVED,
-    STAMP_AND_CALLER,
-    UINT64,
-)
+from lerobot_serve.tools.bags.service_events import OPEN_SESSION
+from support.tools.bag_rig import open_session_event
 
 ROBOT = 'robot_7'
 JOINTS = ('shoulder_pan.pos', 'gripper.pos')
@@ -216,11 +210,6 @@ def header(seq: int, msg_type: MsgType) -> Header:
 
 def open_session(robot: str, names: tuple[str, ...], fps: float) -> bytes:
     """Return the service event of a request; state and actions have the same names."""
-    writer = CdrWriter()
-    writer.pack(BYTE, REQUEST_RECEIVED, align=1)
-    writer.pack(STAMP_AND_CALLER, 0, 0, bytes(16), align=4)
-    writer.pack(UINT64, 0, align=8)
-    writer.count(1, 1, 'request')
     request = records.OpenSessionRequest(
         client_id=robot,
         session_epoch=1,
@@ -232,5 +221,4 @@ def open_session(robot: str, names: tuple[str, ...], fps: float) -> bytes:
         task='task',
         rtc_execution_horizon=10,
     )
-    write(writer, request)
-    return writer.finish()
+    return open_session_event(request)

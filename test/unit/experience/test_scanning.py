@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Episodes are found in folders of recorders, and nothing that is none."""
+"""
+Episodes are found in folders of recorders, and nothing that is none. Values of other types are in
+test/golden/refusals.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,15 @@ import pytest
 from support.tools.episode_bags import (
     complete_at,
     file_of,
-    Recording,
     sha256sum,
     whole_episodes,
 )
+from support.tools.recorder_rig import RecorderRig
 
+from lerobot_serve.contract.records import RecordedEpisode
+from lerobot_serve.contract.types import Time
 from lerobot_serve.experience.bag_files import INTERVALS_FILE, NotAnEpisode
-from lerobot_serve.experience.episode_facts import INTERVALS_LIMIT_BYTES, read_facts
+from lerobot_serve.experience.episode_summary import INTERVALS_LIMIT_BYTES, read_summary
 from lerobot_serve.experience.hash_note import HASH_FILE, read_hash, write_note
 from lerobot_serve.experience.scanning import episodes_in
 
@@ -46,7 +51,7 @@ def scanned(root: Path) -> tuple[list, dict[str, str]]:
 
 
 def test_an_episode_is_found_with_all_that_is_announced(tmp_path):
-    recording = Recording(tmp_path)
+    recording = RecorderRig(tmp_path)
     recording.run('ep', 3)
     recording.run('ep', 2, source='person', policy='')
     recording.run('ep', 1, policy='q@2')
@@ -59,12 +64,13 @@ def test_an_episode_is_found_with_all_that_is_announced(tmp_path):
     complete_at(bag, 1_234_567_890)
     ((episode,), skipped) = scanned(tmp_path)
     assert not skipped
-    assert (episode.client_id, episode.episode_id, episode.outcome) == ('arm_1', 'ep', 'failure')
+    assert (episode.client_id, episode.episode_id) == ('arm_1', 'ep')
+    assert episode.outcome is RecordedEpisode.Outcome.FAILURE
     assert (episode.control_steps, episode.control_steps_person) == (6, 2)
     assert episode.policies == ('p@1', 'q@2')
     assert (episode.host, episode.path) == (socket.gethostname(), str(bag))
     assert (episode.sha256, episode.size_bytes) == (sha256sum(bag), file_of(bag).stat().st_size)
-    assert episode.stamp_ns == 1_234_567_890 * 10**9
+    assert episode.stamp == Time(1_234_567_890)
     # the folder of others is only read
     assert not list(tmp_path.rglob(HASH_FILE))
 
@@ -92,7 +98,7 @@ def test_a_note_saves_reading_the_bag(bag, monkeypatch):
 
 
 def test_a_bag_that_is_not_whole_is_no_episode(tmp_path):
-    recording = Recording(tmp_path)
+    recording = RecorderRig(tmp_path)
     recording.record('whole')
     recording.begin('runs')
     assert [[each.episode_id for each in scanned(tmp_path)[0]], scanned(tmp_path)[1]] == [
@@ -102,21 +108,21 @@ def test_a_bag_that_is_not_whole_is_no_episode(tmp_path):
     recording.kill()
     assert [each.episode_id for each in episodes_in(tmp_path)] == ['whole']
     # the next recorder completes it
-    Recording(tmp_path).stop()
+    RecorderRig(tmp_path).stop()
     found, skipped = scanned(tmp_path)
     assert ({each.episode_id for each in found}, skipped) == ({'whole', 'runs'}, {})
 
 
 def test_an_episode_without_an_outcome_has_none(tmp_path):
-    recording = Recording(tmp_path)
+    recording = RecorderRig(tmp_path)
     recording.record('ep', outcome='')
     recording.stop()
-    assert [each.outcome for each in episodes_in(tmp_path)] == ['']
+    assert [each.outcome for each in episodes_in(tmp_path)] == [0]
 
 
 def test_an_outcome_that_no_episode_has_is_none(bag):
     change(bag, outcome='7')
-    assert [each.outcome for each in episodes_in(bag.parent)] == ['']
+    assert [each.outcome for each in episodes_in(bag.parent)] == [0]
 
 
 UNCOUNTED = {'control_steps': ..., 'control_steps_person': ...}
@@ -141,37 +147,21 @@ def test_intervals_of_an_older_recorder_are_counted(bag):
 @pytest.mark.parametrize(
     ('values', 'text'),
     [
-        ({'robot': 3}, 'robot must be a text, got 3'),
         ({'robot': ...}, 'robot is missing; it must be a text'),
-        ({'robot': 'x' * 200}, 'client_id must have at most 128 bytes'),
+        ({'robot': 'x' * 200}, 'has 200 bytes, at most 128 are allowed'),
         ({'robot': '\ud800'}, 'has a lone surrogate'),
-        ({'episode_id': 'a\0b'}, 'without NUL'),
-        ({'outcome': None}, 'outcome must be a text'),
-        ({'control_steps': True}, 'control_steps must be a whole number, got True'),
-        ({'control_steps': 5.0}, 'control_steps must be a whole number, got 5.0'),
-        ({'control_steps': float('nan')}, 'NaN is not a finite number'),
+        ({'episode_id': 'a\0b'}, 'contains a NUL character'),
         ({'control_steps': float('inf')}, 'Infinity is not a finite number'),
         ({'control_steps': -1}, 'control_steps must be in'),
         ({'control_steps': 1 << 32}, 'control_steps must be in'),
         ({'control_steps': 10**4000}, 'control_steps must be in'),
-        ({'control_steps_person': ...}, 'control_steps and control_steps_person need each other'),
         ({'control_steps_person': 6}, 'control_steps_person must be in'),
-        ({'policies': 'p'}, 'policies must be a list'),
-        ({'policies': [1]}, 'policies[0] must be a text'),
-        ({'policies': ['p'] * 17}, 'at most 16 policies'),
-        ({**UNCOUNTED, 'intervals': [7]}, 'intervals[0] must be a group of source'),
-        ({**UNCOUNTED, 'intervals': {}}, 'intervals must be a list'),
+        ({'policies': ['p'] * 17}, 'policies: 17 entries, at most 16 are allowed'),
         (
-            {**UNCOUNTED, 'intervals': [{'first_step': 9, 'last_step': 1}]},
-            'source is missing; it must be a text',
-        ),
-        (
-            {
-                **UNCOUNTED,
-                'intervals': [{'source': 'x', 'first_step': 9, 'last_step': 1}],
-            },
+            {**UNCOUNTED, 'intervals': [{'source': 'x', 'first_step': 9, 'last_step': 1}]},
             'control_steps must be in',
         ),
+        ({**UNCOUNTED, 'intervals': ...}, 'control_steps or intervals is missing'),
     ],
 )
 def test_intervals_with_other_values_are_refused(bag, values, text):
@@ -307,12 +297,12 @@ KEYS = ('robot', 'episode_id', 'outcome', 'control_steps', 'control_steps_person
 
 
 @given(st.dictionaries(st.sampled_from([*KEYS, 'intervals']), VALUES))
-def test_any_values_are_facts_or_refused(tmp_path_factory, values):
-    folder = tmp_path_factory.mktemp('facts')
+def test_any_values_are_a_summary_or_refused(tmp_path_factory, values):
+    folder = tmp_path_factory.mktemp('bag')
     (folder / INTERVALS_FILE).write_text(json.dumps(values))
     try:
-        facts = read_facts(folder)
+        summary = read_summary(folder)
     except NotAnEpisode:
         return
-    assert type(facts.steps) is int
-    assert all(type(each) is str for each in facts.policies)
+    assert type(summary.control_steps) is int
+    assert all(type(each) is str for each in summary.policies)

@@ -3,80 +3,74 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta, Struct
+
+from lerobot_serve.files.load import load, parsed, Refused
+from lerobot_serve.files.parsing import from_json
 from lerobot_serve.learner.trainers.base import TrainerError
 
 INFO_FILE = Path('meta', 'info.json')
-FORMAT = 'v3.'
 STATE, ACTION = 'observation.state', 'action'
 VIDEO, IMAGE = 'video', 'image'
 JSON_LIMIT_BYTES = 64 << 20
+AGAIN = 'make the dataset again with `lerobot-serve dataset`'
 
 
-@dataclass(frozen=True, slots=True)
+class Column(Struct, frozen=True):
+    """A column, of numbers or of the pictures of a camera."""
+
+    dtype: str
+
+
+class Vector(Struct, frozen=True):
+    """A column of numbers with names."""
+
+    names: tuple[str, ...]
+
+
+class Vectors(Struct, frozen=True, rename={'state': STATE, 'action': ACTION}):
+    """The columns that each dataset of a robot has."""
+
+    state: Vector
+    action: Vector
+
+
+class InfoFile(Struct, frozen=True):
+    """The fields that are read."""
+
+    codebase_version: Annotated[str, Meta(pattern=r'^v3\.', description='v3.0')]
+    fps: Annotated[float, Meta(gt=0)]
+    features: dict[str, Column]
+    video_path: str | None = None
+
+
 class RecordedInfo:
     """`cameras` has the kind of each camera's column, VIDEO or IMAGE, by its name."""
 
-    root: Path
-    fps: float
-    state_names: tuple[str, ...]
-    action_names: tuple[str, ...]
-    cameras: dict[str, str]
-    columns: frozenset[str]
-    video_path: str
+    def __init__(self, root: Path) -> None:
+        """Read the file of the dataset in a folder. Raises TrainerError."""
+        place = root / INFO_FILE
+        content = _content(root, place)
+        try:
+            info = load(InfoFile, content, str(place))
+            vectors = load(Vectors, content['features'], f'{place}: features')
+        except Refused as refused:
+            raise TrainerError(f'{refused}; {AGAIN}') from None
+        self.root, self.fps, self.video_path = root, info.fps, info.video_path or ''
+        self.state_names, self.action_names = vectors.state.names, vectors.action.names
+        self.columns = frozenset(info.features)
+        self.cameras = {
+            name: column.dtype
+            for name, column in info.features.items()
+            if column.dtype in (VIDEO, IMAGE)
+        }
 
 
-def read_info(root: Path) -> RecordedInfo:
-    """Return the information on the dataset in a folder. Raises TrainerError."""
-    file = root / INFO_FILE
-    content = read_object(file)
-    version = str(content.get('codebase_version'))
-    if not version.startswith(FORMAT):
-        raise TrainerError(
-            f'{file}: the format is {version}, and v3.0 is read; make the dataset with '
-            '`lerobot-serve dataset`'
-        )
+def _content(root: Path, place: Path) -> Any:
     try:
-        features = content['features']
-        kinds = {name: str(feature['dtype']) for name, feature in features.items()}
-        return RecordedInfo(
-            root=root,
-            fps=float(content['fps']),
-            state_names=_names(features[STATE]),
-            action_names=_names(features[ACTION]),
-            cameras={name: kind for name, kind in kinds.items() if kind in (VIDEO, IMAGE)},
-            columns=frozenset(features),
-            video_path=str(content.get('video_path') or ''),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TrainerError(
-            f'{file} lacks {error}, or it has another form; make the dataset again with '
-            '`lerobot-serve dataset`'
-        ) from None
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of bounded size. Raises TrainerError."""
-    try:
-        if file.stat().st_size > JSON_LIMIT_BYTES:
-            raise ValueError(f'over {JSON_LIMIT_BYTES} bytes')
-        content = json.loads(file.read_text(encoding='utf-8'))
-        if not isinstance(content, dict):
-            raise ValueError('no object')
-    except (OSError, ValueError, RecursionError) as error:
-        raise TrainerError(
-            f'{file.parent.parent} is not a LeRobotDataset: {file} cannot be read ({error}); make '
-            'the dataset again with `lerobot-serve dataset`'
-        ) from None
-    return content
-
-
-def _names(feature: Any) -> tuple[str, ...]:
-    names = feature['names']
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError('names')
-    return tuple(names)
+        return parsed(place, from_json, JSON_LIMIT_BYTES)
+    except Refused as refused:
+        raise TrainerError(f'{root} is not a LeRobotDataset: {refused}; {AGAIN}') from None

@@ -13,14 +13,13 @@ import numpy as np
 
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.learner.trainers.base import TrainerError
-from lerobot_serve.learner.trainers.recorded.info import ACTION, RecordedInfo, STATE
+from lerobot_serve.learner.trainers.recorded.info import ACTION, AGAIN, RecordedInfo, STATE
 from lerobot_serve.learner.trainers.sampling import Int64Array, RowAuthors
 
 SOURCE, CONTROL_STEP = 'complementary_info.source', 'complementary_info.control_step'
 EPISODE, FRAME = 'episode_index', 'frame_index'
 OUTCOMES_FILE = Path('meta', 'lerobot_serve', 'episodes.jsonl')
 SUCCESS = 'success'
-AGAIN = 'make the dataset again with `lerobot-serve dataset`'
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+from msgspec import Struct
 import yaml
 
 SECOND_NS = 10**9
@@ -18,32 +20,35 @@ SECOND_NS = 10**9
 INFINITE_NS = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedProfile:
-    """The profile of a publisher, in the terms of rmw: keep_last, reliable, transient_local."""
+class Duration(Struct, frozen=True):
+    """A duration as a bag has it."""
+
+    sec: int
+    nsec: int
+
+    @classmethod
+    def of_ns(cls, nanoseconds: int) -> Duration:
+        return cls(*divmod(min(nanoseconds, INFINITE_NS), SECOND_NS))
+
+
+INFINITE = Duration.of_ns(INFINITE_NS)
+
+
+class OfferedProfile(Struct, frozen=True):
+    """
+    The profile of a publisher as a bag has it, in the terms of rmw: keep_last, reliable,
+    transient_local.
+    """
 
     history: str = 'keep_last'
     depth: int = 10
     reliability: str = 'reliable'
     durability: str = 'volatile'
-    deadline_ns: int = INFINITE_NS
-    lifespan_ns: int = INFINITE_NS
+    deadline: Duration = INFINITE
+    lifespan: Duration = INFINITE
     liveliness: str = 'automatic'
-    liveliness_lease_ns: int = INFINITE_NS
-
-    def as_table(self) -> dict[str, Any]:
-        """Return the profile in the format of a bag."""
-        return {
-            'history': self.history,
-            'depth': self.depth,
-            'reliability': self.reliability,
-            'durability': self.durability,
-            'deadline': _time(self.deadline_ns),
-            'lifespan': _time(self.lifespan_ns),
-            'liveliness': self.liveliness,
-            'liveliness_lease_duration': _time(self.liveliness_lease_ns),
-            'avoid_ros_namespace_conventions': False,
-        }
+    liveliness_lease_duration: Duration = INFINITE
+    avoid_ros_namespace_conventions: bool = False
 
 
 @lru_cache(maxsize=1024)
@@ -52,34 +57,15 @@ def profiles_as_yaml(profiles: tuple[OfferedProfile, ...]) -> str:
     Return the profiles in the format of the channel of a bag; a recorder of episodes writes the
     same ones again for each of them.
     """
-    return str(yaml.safe_dump([profile.as_table() for profile in profiles], sort_keys=False))
+    return str(yaml.safe_dump(msgspec.to_builtins(profiles), sort_keys=False))
 
 
 def profiles_from_yaml(text: str) -> tuple[OfferedProfile, ...]:
     """Return the profiles of a channel; the default one for a text that cannot be read."""
     try:
-        return tuple(
-            OfferedProfile(
-                **{
-                    name: entry[name] for name in ('history', 'depth', 'reliability', 'durability')
-                },
-                deadline_ns=_nanoseconds(entry['deadline']),
-                lifespan_ns=_nanoseconds(entry['lifespan']),
-                liveliness=entry['liveliness'],
-                liveliness_lease_ns=_nanoseconds(entry['liveliness_lease_duration']),
-            )
-            for entry in yaml.safe_load(text)
-        )
-    except (yaml.YAMLError, ValueError, KeyError, TypeError):
+        return msgspec.convert(yaml.safe_load(text), tuple[OfferedProfile, ...])
+    except (yaml.YAMLError, ValueError, msgspec.ValidationError):
         return (OfferedProfile(),)
-
-
-def _nanoseconds(time: dict[str, int]) -> int:
-    return time['sec'] * SECOND_NS + time['nsec']
-
-
-def _time(nanoseconds: int) -> dict[str, int]:
-    return {'sec': nanoseconds // SECOND_NS, 'nsec': nanoseconds % SECOND_NS}
 
 
 METADATA_FILE = 'metadata.yaml'
@@ -170,7 +156,7 @@ def _topic(topic: BagTopic, count: int) -> dict[str, Any]:
             'name': topic.name,
             'type': topic.type,
             'serialization_format': 'cdr',
-            'offered_qos_profiles': [profile.as_table() for profile in topic.profiles],
+            'offered_qos_profiles': msgspec.to_builtins(topic.profiles),
             'type_description_hash': topic.type_hash,
         },
         'message_count': count,

@@ -18,14 +18,14 @@ import time
 from typing import Protocol, TYPE_CHECKING, TypedDict
 
 from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
-from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from lerobot_serve.tools.bags.images import COMPRESSED_TYPE, RAW_TYPE
 from lerobot_serve.tools.bags.message import PACKAGE
-from lerobot_serve.tools.bags.recording.metadata import BagTopic, INFINITE_NS, OfferedProfile
+from lerobot_serve.tools.bags.recording.metadata import BagTopic, Duration, OfferedProfile
 from lerobot_serve.tools.bags.recording.type_definitions import type_definition
 from lerobot_serve.tools.bags.recording.write_queue import (
     ReceivedMessage,
@@ -44,7 +44,6 @@ REST_S = 0.01
 SUBSCRIPTION_DEPTH = 1024
 # two seconds of a camera; 1024 frames in the history of the middleware would be 1 GB
 FRAMES_DEPTH = 60
-FRAMES = ('sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage')
 DIAGNOSTICS = '/diagnostics'
 INVALID = 'INVALID'
 
@@ -154,7 +153,7 @@ class TopicRecorderNode(SteadyClockNode):
             return
         self._recorded.add(name)
         self._add(bag_topic(name, kind, ends))
-        depth = FRAMES_DEPTH if kind in FRAMES else SUBSCRIPTION_DEPTH
+        depth = FRAMES_DEPTH if kind in (RAW_TYPE, COMPRESSED_TYPE) else SUBSCRIPTION_DEPTH
         self._subscribe(name, kind, message_type, strictest_profile(ends, depth))
         self.get_logger().info(f'{self.does} {name} ({kind})')
 
@@ -245,16 +244,12 @@ def offered_profile(profile: QoSProfile) -> OfferedProfile:
         depth=profile.depth,
         reliability=_name(profile.reliability),
         durability=_name(profile.durability),
-        deadline_ns=_nanoseconds(profile.deadline),
-        lifespan_ns=_nanoseconds(profile.lifespan),
+        deadline=Duration.of_ns(profile.deadline.nanoseconds),
+        lifespan=Duration.of_ns(profile.lifespan.nanoseconds),
         liveliness=_name(profile.liveliness),
-        liveliness_lease_ns=_nanoseconds(profile.liveliness_lease_duration),
+        liveliness_lease_duration=Duration.of_ns(profile.liveliness_lease_duration.nanoseconds),
     )
 
 
 def _name(policy: IntEnum) -> str:
     return policy.name.lower()
-
-
-def _nanoseconds(duration: Duration) -> int:
-    return min(duration.nanoseconds, INFINITE_NS)

@@ -123,11 +123,10 @@ def convert_bags(settings: Settings) -> int:
     """Convert; return the exit status. Raises UserError, BagError, OSError."""
     from lerobot_serve.tools.cli.conversion_progress import ConversionProgress
     from lerobot_serve.tools.dataset.convert import convert
-    from lerobot_serve.tools.dataset.ros import message_values
 
     progress = ConversionProgress()
     try:
-        result = convert(settings, message_values, progress)
+        result = convert(settings, progress)
     finally:
         progress.end()
     print(summary(settings.out, result))

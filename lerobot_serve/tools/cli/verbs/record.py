@@ -98,11 +98,7 @@ def read_settings(options: argparse.Namespace) -> RecorderSettings:
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.tools.bags.recording.write_queue import RecordingLimits
     from lerobot_serve.tools.recorder.settings import RecorderSettings
-    from lerobot_serve.tools.recorder.strategies.episodic import (
-        EpisodeRules,
-        keep_all,
-        keep_interventions,
-    )
+    from lerobot_serve.tools.recorder.strategies.episodic import EpisodeRules
     from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules
     from lerobot_serve.tools.recorder.strategies.sentry import SliceRules
 
@@ -121,11 +117,7 @@ def read_settings(options: argparse.Namespace) -> RecorderSettings:
         options.all,
         RecordingLimits(int(value['max_size'] * 1e6), value['duration']),
         SliceRules(int(value['slice_size'] * 1e6), value['slice_time'], int(value['keep_slices'])),
-        EpisodeRules(
-            keep_interventions if options.strategy == DAGGER else keep_all,
-            value['outcome_wait'],
-            value['gone_after'],
-        ),
+        EpisodeRules(options.strategy == DAGGER, value['outcome_wait'], value['gone_after']),
         HighlightRules(value['before'], value['after'], value['divergence']),
     )
 

@@ -22,7 +22,7 @@ from lerobot_serve.tools.dataset.plans.episodes import (
     MessageKey,
     PlannedRow,
 )
-from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot, RobotInput
+from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot
 
 SECOND_NS = 10**9
 RULE = (
@@ -165,8 +165,3 @@ def utc_text(time_ns: int) -> str:
     """Return a time in UTC to the nanosecond, such as 20261126T004710.123456789Z."""
     seconds, rest_ns = divmod(time_ns, SECOND_NS)
     return f'{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{rest_ns:09d}Z'
-
-
-def input_of(robot: RecordedRobot, number: int) -> RobotInput | None:
-    """Return the input of a message of a row by its place; None for the command."""
-    return robot.inputs[number] if number < len(robot.inputs) else None

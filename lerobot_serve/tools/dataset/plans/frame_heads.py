@@ -6,12 +6,15 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from lerobot_serve.contract.cdr import CdrReader
+from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.tools.bags.images import (
+    COMPRESSED_TYPE,
+    CompressedImage,
+    RAW_TYPE,
+    RawImage,
+)
 
-RAW_TYPE, COMPRESSED_TYPE = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
-STAMP, SIZE = struct.Struct('<iI'), struct.Struct('<II')
-NAME_LIMIT = 4096
 PNG = b'\x89PNG\r\n\x1a\n'
 # width, height, bits and colour type of the first chunk of a PNG
 PNG_HEAD_AT, PNG_HEAD = 16, struct.Struct('>IIBB')
@@ -33,36 +36,21 @@ def head_of(kind: str, data: bytes) -> FrameHead | None:
     """Return the head of an image message; None for another type, or one that has no frame."""
     try:
         if kind == RAW_TYPE:
-            return _raw_head(data)
+            image = decode(RawImage, data)
+            return FrameHead(image.height, image.width, image.encoding)
         if kind == COMPRESSED_TYPE:
-            return _compressed_head(data)
-    except (Malformed, UnicodeDecodeError, struct.error):
+            return _compressed_head(decode(CompressedImage, data))
+    except (Malformed, struct.error):
         return None
     return None
 
 
-def _raw_head(data: bytes) -> FrameHead | None:
-    reader = CdrReader(data)
-    reader.unpack(STAMP, align=4)
-    reader.string(NAME_LIMIT, 'frame_id')
-    height, width = reader.unpack(SIZE, align=4)
-    return FrameHead(height, width, reader.string(NAME_LIMIT, 'encoding'))
-
-
-def _compressed_head(data: bytes) -> FrameHead | None:
-    reader = CdrReader(data)
-    reader.unpack(STAMP, align=4)
-    reader.string(NAME_LIMIT, 'frame_id')
-    form = reader.string(NAME_LIMIT, 'format')
-    reader.count(len(data), 'data')
-    # the bytes follow their count
-    begin = reader.position
-    if data.startswith(PNG, begin):
-        width, height, bits, colour = PNG_HEAD.unpack_from(data, begin + PNG_HEAD_AT)
+def _compressed_head(image: CompressedImage) -> FrameHead | None:
+    form, data = image.format, bytes(image.data)
+    if data.startswith(PNG):
+        width, height, bits, colour = PNG_HEAD.unpack_from(data, PNG_HEAD_AT)
         return FrameHead(height, width, f'{form} {bits} {colour}')
-    if data.startswith(JPEG, begin):
-        return _jpeg_head(data, begin + len(JPEG), form)
-    return None
+    return _jpeg_head(data, len(JPEG), form) if data.startswith(JPEG) else None
 
 
 def _jpeg_head(data: bytes, at: int, form: str) -> FrameHead | None:

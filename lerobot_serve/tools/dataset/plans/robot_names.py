@@ -17,6 +17,7 @@ from lerobot_serve.edge.robot import file
 from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
 from lerobot_serve.edge.robot.file_format import FAR, parse_received_yaml, RobotFileError
 from lerobot_serve.edge.robot.input_topics import input_sources
+from lerobot_serve.tools.recorder.robots.known_robots import resolved
 
 # of what a robot file says
 NEEDED = ('name', 'fps', 'state', 'cameras', 'command', 'rename_map', 'units')
@@ -53,10 +54,6 @@ class RecordedRobot:
     def digest(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    @property
-    def cameras(self) -> tuple[RobotInput, ...]:
-        return tuple(one for one in self.inputs if one.camera)
-
 
 def parse_robot(
     text: str, place: str, node: str, *, parse: Callable[[str, str], Any] = parse_received_yaml
@@ -74,7 +71,7 @@ def parse_robot(
     needed['actions'] = actions
     robot = file.parse(needed, place)
     return RecordedRobot(
-        text, robot, tuple(_inputs(robot, node)), _resolved(robot.command.topic, node)
+        text, robot, tuple(_inputs(robot, node)), resolved(robot.command.topic, node)
     )
 
 
@@ -95,11 +92,11 @@ def _inputs(robot: RobotDescription, node: str) -> list[RobotInput]:
             states.setdefault(name, []).append(source)
     found = []
     for name, sources in states.items():
-        topic = _resolved(sources[0].topic, node)
+        topic = resolved(sources[0].topic, node)
         # of several, the edge keeps the bound of the last
         found.append(RobotInput(name, (topic,), _bound_ns(sources[-1]), tuple(sources)))
     for name, camera in cameras.items():
-        topic = _resolved(camera.topic, node)
+        topic = resolved(camera.topic, node)
         found.append(
             RobotInput(name, (topic, topic + COMPRESSED), _bound_ns(camera), camera=camera)
         )
@@ -108,15 +105,6 @@ def _inputs(robot: RobotDescription, node: str) -> list[RobotInput]:
 
 def _bound_ns(source: StateSource | CameraInput) -> int:
     return int(source.max_age_s * 1e9)
-
-
-def _resolved(topic: str, node: str) -> str:
-    """Return the full name of a topic of the robot file, as ROS resolves it for this node."""
-    if topic.startswith('/'):
-        return topic
-    if topic.startswith('~/'):
-        return f'{node}{topic[1:]}'
-    return f'{node.rpartition("/")[0]}/{topic}'
 
 
 def column_of(camera: str, policy_name: str, *, depth: bool) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Decode states, frames and commands of a bag from their CDR bytes. Pure functions; any thread. Each
-raises Malformed for a message that cannot be used.
+Decode states, frames and commands of a bag from their CDR bytes. Any thread. Each method raises
+Malformed for a message that cannot be used.
 """
 
 from __future__ import annotations
@@ -18,23 +18,36 @@ from lerobot_serve.edge.robot import command_messages
 from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
 from lerobot_serve.edge.ros import sensor_messages
 from lerobot_serve.ros.topics.checked_subscription import decode_message
+from lerobot_serve.tools.dataset.features import to_millimetres
 
 FLOAT_DEPTH = '32FC1'
 
 
-def state_values(raw: bytes, source: StateSource) -> Float64Array:
-    """Return the values of one source in the order of its fields, in the robot's units."""
-    return sensor_messages.source_values(raw, source)
+class MessageValues:
+    """Decodes messages; `depth_millimetres` rounds depth in metres."""
 
+    def __init__(self, *, depth_millimetres: bool = False) -> None:
+        self._depth_millimetres = depth_millimetres
 
-def frame_of(raw: bytes, topic: str, type_name: str) -> NDArray[Any]:
-    """Return height x width x channels: RGB of 8 bits; depth of 16 bits or float32."""
-    short = type_name.replace('/msg/', '/')
-    if short == 'sensor_msgs/Image':
-        image = decode_message(raw, Image, topic)
-        if image.encoding == FLOAT_DEPTH:
-            return _float_depth(image, topic)
-    return sensor_messages.rgb_frame(raw, CameraInput(topic, topic, short, 0.0))
+    def state_values(self, raw: bytes, source: StateSource) -> Float64Array:
+        """Return the values of one source in the order of its fields, in the robot's units."""
+        return sensor_messages.source_values(raw, source)
+
+    def frame_of(self, raw: bytes, topic: str, type_name: str) -> NDArray[Any]:
+        """Return height x width x channels: RGB of 8 bits; depth of 16 bits or float32."""
+        short = type_name.replace('/msg/', '/')
+        if short == 'sensor_msgs/Image':
+            image = decode_message(raw, Image, topic)
+            if image.encoding == FLOAT_DEPTH:
+                metres = _float_depth(image, topic)
+                return to_millimetres(metres) if self._depth_millimetres else metres
+        return sensor_messages.rgb_frame(raw, CameraInput(topic, topic, short, 0.0))
+
+    def command_values(self, raw: bytes, robot: RobotDescription, topic: str) -> Float64Array:
+        """Return the actions that a command message asks for, in the robot's units."""
+        kind = robot.command.type
+        message = decode_message(raw, command_messages.COMMAND_MESSAGES[kind].message_class, topic)
+        return command_messages.command_values(message, kind, robot, topic)
 
 
 def _float_depth(image: Image, topic: str) -> NDArray[np.float32]:
@@ -45,10 +58,3 @@ def _float_depth(image: Image, topic: str) -> NDArray[np.float32]:
     rows = np.ascontiguousarray(rows.reshape(image.height, -1)[:, :row_bytes])
     pixels = rows.view('>f4' if image.is_bigendian else '<f4').astype(np.float32)
     return pixels.reshape(image.height, image.width, 1)
-
-
-def command_values(raw: bytes, robot: RobotDescription, topic: str) -> Float64Array:
-    """Return the actions that a command message asks for, in their order and the robot's units."""
-    kind = robot.command.type
-    message = decode_message(raw, command_messages.COMMAND_MESSAGES[kind].message_class, topic)
-    return command_messages.command_values(message, kind, robot, topic)

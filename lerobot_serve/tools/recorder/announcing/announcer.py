@@ -13,9 +13,9 @@ from pathlib import Path
 import threading
 import time
 
+from lerobot_serve.contract.codec import encode
 from lerobot_serve.experience.bag_files import NotAnEpisode
 from lerobot_serve.experience.hash_note import BagHash, noted_hash, read_hash, write_note
-from lerobot_serve.experience.recorded_episode import encode_recorded
 from lerobot_serve.experience.scanning import find_folders, FoundFolders, read_episode
 
 # bags that wait to be hashed; others stay on the disk until the next start
@@ -156,7 +156,7 @@ class EpisodeAnnouncer:
         except OSError as error:
             self._skip(folder, f'it cannot be read: {error.strerror or error}')
         else:
-            self._publish(encode_recorded(episode))
+            self._publish(encode(episode))
             self.announced += 1
 
     def _hash(self, file: Path) -> BagHash:

@@ -27,7 +27,8 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.names import file_name
 from lerobot_serve.contract.records import EpisodeOutcome, ExecutedAction
 from lerobot_serve.errors import UserError
-from lerobot_serve.experience.bag_files import INTERVALS_FILE, RECORDING
+from lerobot_serve.experience.bag_files import INTERVALS_FILE, NotAnEpisode, RECORDING
+from lerobot_serve.experience.episode_summary import EpisodeSummary, read_summary, write_summary
 from lerobot_serve.experience.recorded_episode import word_of
 from lerobot_serve.state_folder import FolderLock
 from lerobot_serve.tools.bags import mcap_file
@@ -36,11 +37,6 @@ from lerobot_serve.tools.bags.message import BagError, EXECUTED, OUTCOME
 from lerobot_serve.tools.bags.recording.metadata import BagTopic, METADATA_FILE, profiles_from_yaml
 from lerobot_serve.tools.bags.recording.writer import BagWriter, finish_folder
 from lerobot_serve.tools.recorder.robots.known_robots import parent
-from lerobot_serve.tools.recorder.storage.intervals import (
-    EpisodeSummary,
-    read_summary,
-    write_summary,
-)
 
 # the new file in the making is in this folder inside that of its bag
 COPY = 'recovered'
@@ -99,9 +95,7 @@ def recover(folder: Path) -> Recovered:
         return Recovered(final, True, 0)
     copy = folder / COPY
     shutil.rmtree(copy, ignore_errors=True)
-    summary = read_summary(folder)
-    if summary:
-        summary.ended = KILLED
+    summary = _begun_summary(folder)
     damage: Counter[bool] = Counter()
     count = _rewrite(file, copy, summary, damage)
     if not count and file.stat().st_size > _header_end(file):
@@ -117,6 +111,16 @@ def recover(folder: Path) -> Recovered:
     _replace(file, copy)
     finish_folder(folder, final)
     return Recovered(final, True, count, damaged=damage[True])
+
+
+def _begun_summary(folder: Path) -> EpisodeSummary | None:
+    """Return the summary of a cut episode, to count its actions again; None for no episode."""
+    try:
+        found = read_summary(folder)
+    except (NotAnEpisode, OSError):
+        return None
+    robot, node, episode_id = found.robot, found.node, found.episode_id
+    return EpisodeSummary(robot=robot, node=node, episode_id=episode_id, outcome='', ended=KILLED)
 
 
 def damaged_file(file: Path) -> Path:

@@ -7,19 +7,18 @@ ended only the ones stay in which a person commanded it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import EdgeState, EpisodeOutcome, ExecutedAction
+from lerobot_serve.experience.episode_summary import EpisodeSummary, write_summary
 from lerobot_serve.experience.recorded_episode import word_of
 from lerobot_serve.tools.bags.message import BagError, OUTCOME
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.announcing.announcer import WholeBags
 from lerobot_serve.tools.recorder.options import default
 from lerobot_serve.tools.recorder.robots.known_robots import parent
-from lerobot_serve.tools.recorder.storage.intervals import EpisodeSummary, write_summary
 from lerobot_serve.tools.recorder.strategies.episode import Episode, Event, Phase, RecentInputs
 from lerobot_serve.tools.recorder.strategies.strategy_writer import (
     read_report,
@@ -33,24 +32,14 @@ ENDED_IDS = 64
 STOPPED = 'recorder stopped'
 
 
-def keep_all(_: EpisodeSummary) -> bool:
-    """Return that an episode stays."""
-    return True
-
-
-def keep_interventions(summary: EpisodeSummary) -> bool:
-    """Return whether a person commanded the robot in an episode."""
-    return summary.has_person
-
-
 @dataclass(frozen=True, slots=True)
 class EpisodeRules:
     """
-    Which episodes stay of those that their robot ended, and how long one waits for its outcome and
-    for its robot [s].
+    Which episodes stay of those that their robot ended, all or the ones in which a person
+    commanded, and how long one waits for its outcome and for its robot [s].
     """
 
-    keeps: Callable[[EpisodeSummary], bool] = keep_all
+    only_with_person: bool = False
     outcome_wait_s: float = default('outcome_wait')
     gone_after_s: float = default('gone_after')
 
@@ -153,7 +142,7 @@ class EpisodicWriter(StrategyWriter):
         inputs = list(robot.recent.messages(now_s))
         stamps = [each.message.stamp_ns for each in (*inputs, message)]
         bag = self.folder.begin(client_id, episode_id, begin_ns=message.message.stamp_ns)
-        summary = EpisodeSummary(client_id, node, episode_id)
+        summary = EpisodeSummary(robot=client_id, node=node, episode_id=episode_id, outcome='')
         episode = Episode(bag, summary, outcome_wait_s=self._rules.outcome_wait_s)
         try:
             # a recorder that is killed leaves what its bag is
@@ -196,7 +185,7 @@ class EpisodicWriter(StrategyWriter):
         """Complete the bag of an episode, or remove it. Raises OSError."""
         # an episode that was cut may go on, with a person, in another bag
         is_whole = episode.summary.ended == Event.RUNS_NOT.value
-        if is_whole and not self._rules.keeps(episode.summary):
+        if is_whole and self._rules.only_with_person and not episode.summary.has_person:
             self.folder.discard(episode.bag)
             self.discarded += 1
             return

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 import hashlib
 import re
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+from numpy.typing import NDArray
 
 from lerobot_serve.contract.data_path.message_parts import Image
 
 TIME, CONTROL_STEP = 'time', 'control_step'
-ROBOTS, NODES = 'robots', 'nodes'
+ROBOTS, NODES, IMAGES = 'robots', 'nodes', 'images'
 CAMERAS, JOINTS, STATES, EVENTS, PLAN = 'cameras', 'joints', 'states', 'events', 'plan'
 REQUEST, QUEUE = 'request', 'queue'
 # part of an entity path that Rerun keeps for itself
@@ -70,9 +72,9 @@ class Event(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A camera image that was checked."""
+    """A camera image that was checked: of a request, or recorded as pixels, JPEG or PNG."""
 
-    image: Image
+    image: Image | NDArray[Any] | bytes
 
 
 Value: TypeAlias = Scalar | State | Event | Frame
@@ -159,6 +161,8 @@ class Layout:
 
     robots: dict[str, RobotLayout] = field(default_factory=dict)
     nodes: list[str] = field(default_factory=list)
+    # topics of images that are of no known robot
+    images: list[str] = field(default_factory=list)
     version: int = 0
     _known: set[Path] = field(default_factory=set)
 
@@ -169,8 +173,8 @@ class Layout:
             return
         self._known.add(part)
         self.version += 1
-        if part[0] == NODES:
-            self.nodes.append(part[1])
+        if part[0] in (NODES, IMAGES):
+            (self.nodes if part[0] == NODES else self.images).append(part[1])
         if part[0] == ROBOTS:
             robot = self.robots.setdefault(part[1], RobotLayout())
             if part[2:3] == (CAMERAS,):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.tools.bags.service_events import ValueNames
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.tools.rerun_view.mapping.entries import (
     Count,
     Emit,
@@ -67,9 +67,9 @@ class JointValues:
         self._robot, self._emit, self._count = robot, emit, count
         self._waiting: list[_Row] = []
         self._gave_up = False
-        self.names: ValueNames | None = None
+        self.names: OpenSessionRequest | None = None
 
-    def set_names(self, names: ValueNames) -> None:
+    def set_names(self, names: OpenSessionRequest) -> None:
         """Name values from now on, and those that wait."""
         self.names = names
         self.release()

@@ -18,6 +18,7 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.names import ros_token
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import closest_name
+from lerobot_serve.tools.bags.images import COMPRESSED_TYPE, RAW_TYPE
 from lerobot_serve.tools.bags.message import (
     BagMessage,
     CANARY_STATE,
@@ -33,11 +34,20 @@ from lerobot_serve.tools.bags.message import (
 )
 from lerobot_serve.tools.bags.request_pairs import is_robot_reply_topic
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session
-from lerobot_serve.tools.rerun_view.mapping.entries import Entry, Layout, Path, Times, Value
+from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
+from lerobot_serve.tools.rerun_view.mapping.entries import (
+    Entry,
+    IMAGES,
+    Layout,
+    Path,
+    path_part,
+    Times,
+    Value,
+)
 from lerobot_serve.tools.rerun_view.mapping.node_mapping import NodeMapping
-from lerobot_serve.tools.rerun_view.mapping.robot_mapping import RobotMapping
+from lerobot_serve.tools.rerun_view.mapping.robot_mapping import recorded_frame, RobotMapping
 
-ROBOTS_LIMIT, NODES_LIMIT = 32, 64
+ROBOTS_LIMIT, NODES_LIMIT, IMAGES_LIMIT = 32, 64, 64
 # names for the error about a robot that is not there
 NAMES_LIMIT, NAMES_SHOWN = 1000, 12
 # year 2116; a plan may last longer
@@ -73,6 +83,8 @@ class MessageMapping:
         self._robots: dict[str, RobotMapping] = {}
         self._nodes: dict[str, NodeMapping] = {}
         self._entries: list[Entry] = []
+        # whose the topics of images are
+        self._known = KnownRobots()
 
     def add(self, message: BagMessage) -> list[Entry]:
         """Return what a message of any type shows."""
@@ -115,6 +127,7 @@ class MessageMapping:
     def _dispatch(self, message: BagMessage) -> None:
         """Pass a message to its robot or node. Raises Malformed."""
         kind, time_ns = message.type, message.stamp_ns
+        self._known.learn(message)
         if kind in OF_ROBOTS:
             show, record = OF_ROBOTS[kind], message.record()
             self._show_robot(record.client_id, lambda robot: show(robot, record, time_ns))
@@ -123,12 +136,13 @@ class MessageMapping:
             self._show_node(message, lambda node: show_node(node, message.record(), time_ns))
         elif kind == OPEN_SESSION:
             if opened := read_open_session(message.data):
-                names = opened.names
-                self._show_robot(opened.key[0], lambda robot: robot.on_session(names))
+                self._show_robot(opened.client_id, lambda robot: robot.on_session(opened))
         elif kind == OBSERVATION:
             self._on_observation(message)
         elif kind == CHUNK:
             self._on_chunk(message)
+        elif kind in (RAW_TYPE, COMPRESSED_TYPE):
+            self._on_image(message)
         else:
             self._count(f'messages of type {kind}')
 
@@ -152,6 +166,24 @@ class MessageMapping:
             client_id,
             lambda robot: robot.on_chunk(wire_chunk.decode(message.data), message.stamp_ns),
         )
+
+    def _on_image(self, message: BagMessage) -> None:
+        """Show a recorded image at the robots whose robot files name its topic, else by itself."""
+        frame, times = recorded_frame(message), Times(message.stamp_ns)
+        owners = self._known.owners(message)
+        for node in owners or ():
+            self._show_robot(
+                self._known.client_id(node),
+                lambda robot: robot.on_frame(message.topic, frame, times),
+            )
+        topic = path_part(message.topic)
+        if owners is not None:
+            return
+        if topic not in self.layout.images and len(self.layout.images) >= IMAGES_LIMIT:
+            self._count(f'images of topics beyond the first {IMAGES_LIMIT}')
+            return
+        self._emit((IMAGES, topic), frame, times)
+        self.shown_messages += 1
 
     def _show_robot(self, client_id: str, show: Callable[[RobotMapping], None]) -> None:
         if len(self.names) < NAMES_LIMIT:

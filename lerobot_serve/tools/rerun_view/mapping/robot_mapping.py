@@ -14,6 +14,7 @@ from math import nan
 from typing import TypeVar
 
 from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
@@ -22,12 +23,15 @@ from lerobot_serve.contract.records import (
     EdgeState,
     EpisodeOutcome,
     ExecutedAction,
+    OpenSessionRequest,
     RoutingDecision,
     ShadowDivergence,
 )
 from lerobot_serve.contract.schema import Codec, Flag, Status
 from lerobot_serve.contract.types import Constants
-from lerobot_serve.tools.bags.service_events import ValueNames
+from lerobot_serve.picture_headers import check_picture, UnreadablePicture
+from lerobot_serve.tools.bags.images import CompressedImage, pixels_of, RAW_TYPE, RawImage
+from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.rerun_view.mapping.entries import (
     because,
     CAMERAS,
@@ -99,8 +103,8 @@ class RobotMapping(PartMapping):
         self._task = ''
         self._last_command_ns = self._last_cage_event_ns = -SECOND_NS
 
-    def on_session(self, names: ValueNames) -> None:
-        self._joints.set_names(names)
+    def on_session(self, opened: OpenSessionRequest) -> None:
+        self._joints.set_names(opened)
 
     def finish(self) -> None:
         """Show the values whose names never came."""
@@ -188,16 +192,20 @@ class RobotMapping(PartMapping):
         if image.steps_back:
             self._count('earlier frames of histories')
             return
-        if image.name not in self._cameras and len(self._cameras) >= CAMERAS_LIMIT:
-            self._count(f'frames of cameras beyond the first {CAMERAS_LIMIT}')
-            return
         try:
             check_frame(image)
         except Malformed:
             self._count('unreadable frames')
             return
-        self._cameras.add(image.name)
-        self._emit((CAMERAS, path_part(image.name)), Frame(image), times)
+        self.on_frame(image.name, Frame(image), times)
+
+    def on_frame(self, name: str, frame: Frame, times: Times) -> None:
+        """Show a frame of a request, or one that was recorded on the topic `name`."""
+        if name not in self._cameras and len(self._cameras) >= CAMERAS_LIMIT:
+            self._count(f'frames of cameras beyond the first {CAMERAS_LIMIT}')
+            return
+        self._cameras.add(name)
+        self._emit((CAMERAS, path_part(name)), frame, times)
 
     def on_chunk(self, chunk: Chunk, time_ns: int) -> None:
         key = chunk.header.session_epoch, chunk.header.seq
@@ -290,6 +298,22 @@ def check_frame(image: Image) -> None:
         image_codec.decode(image)
         return
     image_codec.check_jpeg(image)
+
+
+def recorded_frame(message: BagMessage) -> Frame:
+    """Return the frame of a recorded image: RGB, grey or depth, JPEG or PNG. Raises Malformed."""
+    if message.type == RAW_TYPE:
+        image = decode(RawImage, message.data)
+        pixels = pixels_of(image)
+        # without alpha
+        order = (2, 1, 0) if image.encoding.startswith('bgr') else (0, 1, 2)
+        return Frame(pixels if pixels.shape[2] == 1 else pixels[:, :, order])
+    data = bytes(decode(CompressedImage, message.data).data)
+    try:
+        check_picture(data)
+    except UnreadablePicture as error:
+        raise Malformed('frame', f'{message.topic} {error}') from None
+    return Frame(data)
 
 
 def _is_new(recent: OrderedDict[K, T], key: K, value: T) -> bool:

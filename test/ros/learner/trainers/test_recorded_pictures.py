@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.recording.example_bag import EdgeBag, Step
-from lerobot_serve.learner.trainers.recorded.info import read_info
+from lerobot_serve.learner.trainers.recorded.info import RecordedInfo
 from lerobot_serve.learner.trainers.recorded.pictures import read_pictures
 from lerobot_serve.learner.trainers.recorded.rows import read_rows
 from lerobot_serve.tools.cli.main import main
@@ -41,7 +41,7 @@ def bag(tmp_path_factory):
 def test_each_row_has_its_picture(bag, tmp_path, codec):
     data = tmp_path / 'data'
     assert main(['dataset', str(bag), str(data), '--vcodec', codec]) == 0
-    info = read_info(data)
+    info = RecordedInfo(data)
     assert info.cameras[CAMERA] == ('image' if codec == 'png' else 'video')
     rows = read_rows(info)
     assert rows.authors.episode.tolist() == np.repeat(range(3), LENGTHS).tolist()

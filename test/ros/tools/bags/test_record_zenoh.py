@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-import signal
-import subprocess
 from typing import Any
 
 import pytest
 from rclpy.serialization import deserialize_message
 from support.network.ports import free_port
+from support.nodes.recorder_process import recorder
 from support.nodes.zenoh_links import free_endpoint
 from support.zenoh.access_rig import Keys, SITE
 
@@ -21,8 +20,6 @@ from lerobot_serve.tools.bags.recording.node import message_class
 from lerobot_serve.tools.bags.request_pairs import RequestPairer
 from lerobot_serve.tools.bags.service_events import is_service_event, SessionIndex
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.settings import ZenohSettings
 
@@ -57,21 +54,13 @@ def test_what_passes_over_zenoh_is_recorded_and_replayed(edge_rig, tmp_path, cap
     protocol, bag = 'tls/localhost' if has_keys else 'tcp/127.0.0.1', tmp_path / 'bag'
     site = Site(f'{protocol}:{free_port()}', tmp_path / 'keys' if has_keys else None)
     edge_rig.start_server(policy_path=SHAPE, trace_folder=tmp_path / 'server_trace', **site.server)
-    command = [str(executable_path('lerobot-serve')), 'record', str(bag), *site.options]
-    with (tmp_path / 'record.log').open('w') as log:
-        recorder = subprocess.Popen(end_with_parent(command), stdout=log, stderr=log)
-    try:
-        edge_rig.wait((bag / 'bag_0.mcap').exists, 'the bag is there')
+    with recorder(bag, *site.options) as process:
         # the first call of a session is recorded, too
-        said = (tmp_path / 'record.log').read_text
-        edge_rig.wait(lambda: 'what passes over Zenoh' in said(), 'the recorder hears Zenoh')
+        edge_rig.wait(lambda: 'what passes over Zenoh' in process.log, 'the recorder hears Zenoh')
         edge = edge_rig.start(link='zenoh', trace_folder=tmp_path / 'trace', **site.robot)
         edge_rig.wait_for_play(90)
         edge_rig.stop(edge)
-    finally:
-        recorder.send_signal(signal.SIGINT)
-        status = recorder.wait(30)
-    assert status == 0, (tmp_path / 'record.log').read_text()
+        assert process.stop() == 0, process.log
     check_no_secret_left_its_folder(tmp_path)
     kinds = {message.topic: message.type for message in Bag(bag).read()}
     assert kinds['/policy_server/observation'] == OBSERVATION
@@ -87,6 +76,14 @@ def test_what_passes_over_zenoh_is_recorded_and_replayed(edge_rig, tmp_path, cap
     assert 0 < found['requests'] == found['identical'] <= len(pairs)
 
 
+def refused(bag: Path, *options: str) -> str:
+    """Return what a recorder says that does not begin."""
+    with recorder(bag, *options) as process:
+        assert process.process.wait(60) == 1
+    assert 'Traceback' not in process.log
+    return process.log
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('options', 'said'),
@@ -98,23 +95,16 @@ def test_what_passes_over_zenoh_is_recorded_and_replayed(edge_rig, tmp_path, cap
     ],
 )
 def test_what_cannot_be_recorded_is_one_sentence(tmp_path, options, said):
-    command = [str(executable_path('lerobot-serve')), 'record', str(tmp_path / 'bag'), *options]
-    done = subprocess.run(end_with_parent(command), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert 'Traceback' not in done.stderr
+    assert said in refused(tmp_path / 'bag', *options)
     assert not (tmp_path / 'bag').exists()
 
 
 def test_the_key_of_an_operator_records_nothing_and_says_so(tmp_path):
     operator = Keys(tmp_path / 'keys').add('operator', 'desk')
     bag, connect = tmp_path / 'bag', ['--connect', 'tls/localhost:1', '--site', SITE]
-    command = [str(executable_path('lerobot-serve')), 'record', str(bag), *connect]
-    command += ['--keys', str(operator)]
-    done = subprocess.run(end_with_parent(command), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert 'has the key operator.desk, which may not hear' in done.stderr
-    assert 'lerobot-serve keys recorder NAME' in done.stderr
+    said = refused(bag, *connect, '--keys', str(operator))
+    assert 'has the key operator.desk, which may not hear' in said
+    assert 'lerobot-serve keys recorder NAME' in said
     assert not bag.exists()
 
 
@@ -166,10 +156,9 @@ def test_a_bag_that_exists_is_refused_beside_a_connection(tmp_path):
     held = ZenohLink(ZenohSettings(listen=(endpoint,)))
     folder = tmp_path / 'bag'
     folder.mkdir()
-    command = [str(executable_path('lerobot-serve')), 'record', str(folder), '--connect', endpoint]
     try:
-        done = subprocess.run(end_with_parent(command), capture_output=True, text=True, timeout=60)
+        said = refused(folder, '--connect', endpoint)
     finally:
         held.close()
-    assert (done.returncode, list(folder.iterdir())) == (1, [])
-    assert 'exists already; name a new folder' in done.stderr
+    assert 'exists already; name a new folder' in said
+    assert not list(folder.iterdir())

@@ -23,9 +23,10 @@ from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
 from lerobot_serve.tools.dataset.plans.frame_heads import head_of
 from lerobot_serve.tools.dataset.plans.merging import begins_of, groups_of, inputs_of
-from lerobot_serve.tools.dataset.ros import message_values
+from lerobot_serve.tools.dataset.ros.message_values import MessageValues
 
 FRONT = 'observation.images.front'
+VALUES = MessageValues()
 SMALL = np.zeros((24, 32, 3), np.uint8)
 
 
@@ -51,8 +52,8 @@ class ListSink:
 def fed(folder: Path, unusable=frozenset()) -> tuple[RowFeed, ListSink]:
     index = index_bags([Bag(folder)], lambda _: None)
     plans = list(plan_recorded(index, unusable=unusable))
-    shapes = {plans[0].robot.digest: camera_shapes(plans[0], [index], message_values)}
-    feed, sink = RowFeed(plans, shapes, message_values, is_labelled=False), ListSink()
+    shapes = {plans[0].robot.digest: camera_shapes(plans[0], [index], VALUES)}
+    feed, sink = RowFeed(plans, shapes, VALUES, is_labelled=False), ListSink()
     feed.run(inputs_of(plans, [Bag(folder)], index.begins, lambda _: None), sink)
     return feed, sink
 
@@ -106,7 +107,7 @@ def test_frames_that_cannot_be_decoded_are_passed_over_for_the_shape(tmp_path):
     bag.episode('one', 6, change=damage)
     index = index_bags([Bag(bag.close())], lambda _: None)
     plan = next(plan_recorded(index))
-    assert camera_shapes(plan, [index], message_values)[FRONT] == FrameShape(48, 64, 3, 'uint8')
+    assert camera_shapes(plan, [index], VALUES)[FRONT] == FrameShape(48, 64, 3, 'uint8')
 
 
 def test_a_camera_without_any_frame_is_refused(tmp_path):
@@ -125,7 +126,7 @@ def test_a_camera_without_any_frame_is_refused(tmp_path):
     bag.episode('one', 6, change=damage)
     index = index_bags([Bag(bag.close())], lambda _: None)
     with pytest.raises(DatasetError, match='its frames cannot be read'):
-        camera_shapes(next(plan_recorded(index)), [index], message_values)
+        camera_shapes(next(plan_recorded(index)), [index], VALUES)
 
 
 def copied(folder: Path, messages: Iterable[BagMessage]) -> Bag:
@@ -163,9 +164,9 @@ def test_of_two_recorders_of_one_robot_only_what_is_in_flight_is_held(tmp_path, 
     index = index_bags(bags, lambda _: None)
     plans = list(plan_recorded(index))
     assert groups_of(plans, index.begins) == [[0, 1]]
-    shapes = {plans[0].robot.digest: camera_shapes(plans[0], [index], message_values)}
+    shapes = {plans[0].robot.digest: camera_shapes(plans[0], [index], VALUES)}
     sink = HeldSink()
-    sink.feed = feed = RowFeed(plans, shapes, message_values, is_labelled=False)
+    sink.feed = feed = RowFeed(plans, shapes, VALUES, is_labelled=False)
     feed.run(inputs_of(plans, bags, index.begins, lambda _: None), sink)
     assert sink.ended == [f'episode_{number}' for number in range(3)]
     assert [len(steps) for steps in sink.rows.values()] == [20] * 3

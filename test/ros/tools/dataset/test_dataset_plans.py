@@ -566,7 +566,7 @@ def test_the_topics_are_those_of_the_namespace_of_the_edge():
     robot = sampling_robot()
     assert robot.command_topic == '/arm/joint_trajectory'
     assert robot.inputs[0].topics == ('/arm/joint_states',)
-    assert {topic for one in robot.cameras for topic in one.topics} >= {
+    assert {topic for one in robot.inputs if one.camera for topic in one.topics} >= {
         '/arm/camera/front/image_raw',
         '/arm/camera/front/image_raw/compressed',
     }

@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recorder in a process of its own beside a real edge: episodes, kills, a full disk, buttons."""
+"""A recorder in a process of its own beside a real edge: episodes, buttons, a killed sender."""
 
 from __future__ import annotations
 
-from functools import partial
 import json
 from pathlib import Path
-import random
-import resource
-import signal
-import sys
 
 import pytest
 from std_srvs.srv import Trigger
@@ -23,20 +18,18 @@ from support.nodes.recorder_process import (
     wait_until_heard,
 )
 from support.nodes.service_asking import ask as ask_service
-from support.tools.recorder_rig import bags, has_messages, messages
+from support.tools.recorder_rig import bags, messages
 
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.shared_memory.ports import ports_of
 from lerobot_serve.tools.bags.mcap_file import read_stored
 from lerobot_serve.tools.bags.message import EXECUTED
-from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 
 pytestmark = pytest.mark.long
 
 JOINT_TOPIC, COMMAND_TOPIC = f'{ROBOT}/joint_states', f'{ROBOT}/command'
-KILLS = 2
 
 
 @pytest.fixture
@@ -92,66 +85,6 @@ def test_episodes_hold_all_that_the_robot_saw_and_did(rig, tmp_path):
         about = json.loads((bag / 'intervals.json').read_text())
         assert (about['outcome'], about['episode_id']) == (outcome, episode)
         assert not about['intervention']
-
-
-@pytest.mark.slow
-def test_a_recorder_that_is_killed_at_any_moment_keeps_each_ended_episode(rig, tmp_path):
-    root, draw = tmp_path / 'bags', random.Random(7)
-    whole: dict[str, list[int]] = {}
-    for number in range(KILLS):
-        with recorder(root, '--strategy', 'episodic', '--outcome-wait', '0.5') as process:
-            wait_until_heard(rig, process)
-            run_episode(rig, f'ended-{number}')
-            # a recorder that is behind its robot, as on busy cores, has not written it yet
-            rig.wait(partial(has_messages, root, f'ended-{number}'), 'the episode is written')
-            run = rig.run(episode_id=f'cut-{number}')
-            rig.wait_for_play(draw.randrange(1, 60))
-            process.kill()
-            last = rig.seen.played[-1].control_step
-            run.cancel()
-            run.result()
-        ended = [bag for bag in bags(root) if f'_ended-{number}_' in bag.name]
-        for bag in ended:
-            whole[bag.name] = [each.control_step for each in executed(bag)]
-        # of the running one at most the last second is gone, and the next start completes it
-        for cut in root.glob('*.recording'):
-            found = [m for m in Bag(cut).read() if m.type == EXECUTED]
-            steps = [decode(ExecutedAction, each.data).control_step for each in found]
-            if f'_cut-{number}_' in cut.name and steps:
-                assert steps == list(range(steps[0], steps[0] + len(steps)))
-                assert last - steps[-1] <= 45
-    with recorder(root, '--strategy', 'episodic') as process:
-        rig.wait(lambda: not list(root.glob('*.recording')), 'cut bags are completed')
-        assert process.stop() == 0, process.log
-    found = {bag.name: [each.control_step for each in executed(bag)] for bag in bags(root)}
-    assert whole.items() <= found.items()
-    assert sum('_ended-' in name for name in found) == KILLS
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != 'linux', reason='RLIMIT_FSIZE with SIGXFSZ is of Linux')
-def test_a_full_disk_stops_the_recorder_and_not_the_robot(rig, tmp_path):
-    root = tmp_path / 'bags'
-
-    def limit() -> None:
-        # no file may grow beyond this, as on a full disk
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-
-    with recorder(root, '--strategy', 'episodic', preexec_fn=limit) as process:
-        wait_until_heard(rig, process)
-        run_episode(rig, 'whole')
-        rig.wait(lambda: bags(root), 'the first bag is whole')
-        run = rig.run(episode_id='too-long')
-        rig.wait(lambda: process.process.poll() is not None, 'the recorder has stopped')
-        assert process.process.returncode == 1
-        assert 'cannot be written: File too large' in process.log
-    rig.wait_for_play(10)
-    run.cancel()
-    run.result()
-    (bag,) = bags(root)
-    assert '_whole_' in bag.name
-    check_inputs(bag)
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Episodes that a recorder announces: to late subscribers, after kills, on a full disk."""
+"""What a recorder keeps and announces: for late subscribers, after kills, on a full disk."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ from support.tools.recorder_rig import bags, has_messages
 from lerobot_serve.experience.recorded_episode import decode_recorded
 from lerobot_serve.experience.scanning import episodes_in
 from lerobot_serve.ros import qos
+from lerobot_serve.tools.bags.message import EXECUTED
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.recorder.announcing.announcer import ANNOUNCED_LIMIT
 from lerobot_serve_interfaces.msg import EpisodeOutcome, RecordedEpisode
 
 pytestmark = pytest.mark.long
@@ -74,6 +77,10 @@ def check_against_disk(learner: Learner) -> None:
         assert episode.size_bytes == file_of(bag).stat().st_size
 
 
+def test_a_late_subscriber_gets_what_a_start_announces():
+    assert qos.RECORDED_EPISODES.depth == ANNOUNCED_LIMIT
+
+
 @pytest.mark.slow
 def test_a_late_subscriber_gets_episodes_of_before_and_of_a_restart(rig, tmp_path):
     root = tmp_path / 'bags'
@@ -94,7 +101,7 @@ def test_a_late_subscriber_gets_episodes_of_before_and_of_a_restart(rig, tmp_pat
     check_against_disk(late)
     _, second, third = late.heard
     assert [each.episode_id for each in late.heard] == ['ep-0', 'ep-1', 'ep-2']
-    assert [each.outcome for each in late.heard] == ['success', 'success', 'failure']
+    assert [each.outcome.word for each in late.heard] == ['success', 'success', 'failure']
     assert {each.host for each in late.heard} == {socket.gethostname()}
     assert all(each.control_steps >= 10 for each in (second, third))
     assert all(each.policies and not each.control_steps_person for each in late.heard)
@@ -154,6 +161,11 @@ def test_other_strategies_announce_nothing(rig, tmp_path):
         assert 'announced' not in process.log
 
 
+def control_steps(bag: Path) -> list[int]:
+    found = [each for each in Bag(bag).read() if each.type == EXECUTED]
+    return [each.record().control_step for each in found]
+
+
 @pytest.mark.slow
 def test_a_recorder_that_is_killed_at_any_moment_announces_whole_bags_as_before(rig, tmp_path):
     root, draw = tmp_path / 'bags', random.Random(11)
@@ -176,9 +188,15 @@ def test_a_recorder_that_is_killed_at_any_moment_announces_whole_bags_as_before(
             # its bag becomes whole, and is hashed, meanwhile
             rig.wait_for_play(draw.randrange(1, 45))
             process.kill()
+            last = rig.seen.played[-1].control_step
             run.cancel()
             run.result()
         check()
+        # of the running one at most the last second is gone, and the next start completes it
+        for cut in root.glob(f'*_cut-{number}_*.recording'):
+            if steps := control_steps(cut):
+                assert steps == list(range(steps[0], steps[0] + len(steps)))
+                assert last - steps[-1] <= 45
         live.raw.clear()
     with recorder(root, *EPISODIC) as process:
         rig.wait(lambda: not list(root.glob('*.recording')), 'cut bags are completed')
@@ -209,6 +227,9 @@ def test_what_was_whole_on_a_full_disk_is_announced_again(rig, tmp_path):
         run = rig.run(episode_id='too-long')
         rig.wait(lambda: process.process.poll() is not None, 'the recorder has stopped')
         assert process.process.returncode == 1
+        assert 'cannot be written: File too large' in process.log
+    # the robot goes on
+    rig.wait_for_play(10)
     run.cancel()
     run.result()
     assert learner.ids == ['whole']

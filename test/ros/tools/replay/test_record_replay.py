@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 import json
 from pathlib import Path
-import signal
-import subprocess
 import time
 
 from mcap.reader import make_reader
 import pytest
 from rclpy.serialization import deserialize_message
+from support.nodes.recorder_process import recorder
 from support.nodes.server_rig import SERVER, ServerRig
 from support.nodes.small_client import SmallClient
 import yaml
@@ -29,7 +26,6 @@ from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION as OPENED
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve_interfaces.msg import (
     Observation,
 )
@@ -39,7 +35,6 @@ KIND = 'recurrent'
 SHAPE, OTHER = 'joints=6,chunk=30,cameras=,fps=30', 'joints=6,chunk=31,cameras=,fps=30'
 SAME = ('--kind', KIND, '--policy', SHAPE, '--json')
 REQUESTS = 12
-LIMIT_S = 30.0
 
 
 @dataclass
@@ -78,8 +73,7 @@ def record_twice(rig: ServerRig, folder: Path) -> Bags:
         robot.close()
         rig.wait(lambda: last in answered(bags.killed), 'the last answer is in the file')
         killed.kill()
-        asked.send_signal(signal.SIGINT)
-        assert asked.wait(LIMIT_S) == 0
+        assert asked.stop() == 0, asked.log
     return bags
 
 
@@ -98,22 +92,6 @@ def ask_until_recorded(rig: ServerRig, robot: SmallClient, bags: Bags) -> int:
 
     rig.wait(are_recorded, 'both recorders get answers')
     return asked
-
-
-@contextmanager
-def recorder(bag: Path) -> Iterator[subprocess.Popen]:
-    """Give the process that records; it is ended whatever happens."""
-    with open(bag.with_suffix('.log'), 'w') as log:
-        process = subprocess.Popen(
-            end_with_parent(['lerobot-serve', 'record', str(bag)]),
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
 
 
 def listeners(rig: ServerRig, topic: str) -> int:

@@ -4,21 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 import signal
-import subprocess
 
 import numpy as np
 import pytest
-from support.nodes.edge_rig import EdgeRig, LIMIT_S
+from support.nodes.edge_rig import EdgeRig
+from support.nodes.recorder_process import verb, VerbProcess
 from support.nodes.zenoh_links import free_endpoint
 from support.tools.bag_rig import write
 from support.tools.rerun_rig import Scene
 from support.tools.rrd_file import RrdFile
 
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve_interfaces.msg import ExecutedAction
 
 SHAPE = 'joints=6,chunk=60,cameras=,fps=30'
@@ -33,21 +31,9 @@ def link() -> str:
     return 'ros'
 
 
-@contextmanager
-def view(file: Path, *options: str):
+def view(file: Path, *options: str) -> AbstractContextManager[VerbProcess]:
     """Run the verb; its output is in FILE.log."""
-    command = [str(executable_path('lerobot-serve')), 'rerun', '--save', str(file), *options]
-    with file.with_suffix('.log').open('w') as log:
-        process = subprocess.Popen(end_with_parent(command), stdout=log, stderr=subprocess.STDOUT)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
-
-
-def output(file: Path) -> str:
-    return file.with_suffix('.log').read_text()
+    return verb(file.with_suffix('.log'), 'rerun', '--save', str(file), *options)
 
 
 def listens(rig: EdgeRig, topic: str) -> Callable[[], bool]:
@@ -94,12 +80,11 @@ def test_a_live_robot_is_shown_with_a_server(edge_rig, tmp_path):
         edge_rig.wait(listens(edge_rig, f'{EDGE}/executed_action'), 'it hears commands')
         edge_rig.wait(listens(edge_rig, '/policy_server/observation'), 'it hears requests')
         edge_rig.wait_for_play(120)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(LIMIT_S) == 0, output(file)
+        assert process.stop() == 0, process.log
         edge_rig.stop(edge)
     found = RrdFile(file)
     assert is_shown_as_executed(found, edge_rig.seen.executed) >= 100
-    told = output(file)
+    told = process.log
     assert f'showing {ROBOT} in {file}; Ctrl-C ends it' in told
     assert 'messages shown; ended on request' in told
     assert {'policy', 'ladder', 'connection'} <= {p.split('/')[-1] for p in found.rows}
@@ -127,8 +112,7 @@ def test_a_robot_over_zenoh_is_shown(edge_rig, tmp_path):
         edge_rig.wait(listens(edge_rig, '/policy_server/status'), 'it shows')
         edge = edge_rig.start(link='zenoh', zenoh_connect=[endpoint])
         edge_rig.wait_for_play(90)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(LIMIT_S) == 0, output(file)
+        assert process.stop(signal.SIGTERM) == 0, process.log
         edge_rig.stop(edge)
     found = RrdFile(file)
     # requests pass over Zenoh only
@@ -157,10 +141,10 @@ def test_an_unknown_live_robot_is_answered_with_the_nearest(edge_rig, tmp_path):
     edge = edge_rig.start()
     edge_rig.wait_for_play()
     with view(file, '--robot', 'robot_11') as process:
-        assert process.wait(60) == 1
+        assert process.process.wait(60) == 1
     edge_rig.stop(edge)
-    assert "'robot_11'; did you mean robot_1? found: robot_1" in output(file)
-    assert 'Traceback' not in output(file)
+    assert "'robot_11'; did you mean robot_1? found: robot_1" in process.log
+    assert 'Traceback' not in process.log
     assert not file.exists()
 
 
@@ -174,19 +158,18 @@ def test_a_signal_in_a_bag_leaves_a_whole_file(tmp_path, number):
     bag, file = write(tmp_path / 'bag', scene.messages, every=1000), tmp_path / 'view.rrd'
     with view(file, str(bag)) as process:
         while not (file.exists() and file.stat().st_size > 100_000):
-            assert process.poll() is None, output(file)
-        process.send_signal(number)
-        assert process.wait(LIMIT_S) == 130, output(file)
+            assert process.process.poll() is None, process.log
+        assert process.stop(number) == 130, process.log
     wanted = RrdFile(file).values('robots', 'robot_7', 'joints', 'gripper.pos', 'wanted')
     assert 1000 < len(wanted) < 40_000
-    assert f'{len(wanted) + 1} of {len(wanted) + 1} messages shown; interrupted' in output(file)
+    assert f'{len(wanted) + 1} of {len(wanted) + 1} messages shown; interrupted' in process.log
 
 
 @pytest.mark.slow
 def test_an_endpoint_that_is_not_reached_leaves_no_file(tmp_path):
     file = tmp_path / 'view.rrd'
     with view(file, '--connect', 'tcp/127.0.0.1:1') as process:
-        assert process.wait(60) == 1
-    assert 'does not open' in output(file)
-    assert 'Traceback' not in output(file)
+        assert process.process.wait(60) == 1
+    assert 'does not open' in process.log
+    assert 'Traceback' not in process.log
     assert not file.exists()

@@ -205,9 +205,9 @@ def test_a_budget_that_is_too_small_fails_with_its_remedy(rig, budget_s, expecte
     ('change', 'expected'),
     [
         ({'fps': 60}, 'the frames a second of .* are 60.0, .* are 30.0'),
-        ({'codebase_version': 'v2.1'}, 'the format is v2.1, and v3.0 is read'),
-        ({'features': {}}, "lacks 'observation.state'"),
-        ({'fps': 'many'}, 'lacks'),
+        ({'codebase_version': 'v2.1'}, "codebase_version must be v3.0, got 'v2.1'"),
+        ({'features': {}}, 'features: observation.state is missing'),
+        ({'fps': 'many'}, 'fps must be a number above 0'),
         ({'features': features() | {CAMERAS[0]: {'dtype': 'string'}}}, 'the cameras of'),
         (
             {'features': features() | {'observation.images.top': features()[CAMERAS[0]]}},

@@ -22,7 +22,7 @@ from support.learner.tiny_dataset import (  # noqa: E402
 )
 
 from lerobot_serve.learner.trainers.base import TrainerError, TrainingStopped  # noqa: E402
-from lerobot_serve.learner.trainers.recorded.info import read_info  # noqa: E402
+from lerobot_serve.learner.trainers.recorded.info import RecordedInfo  # noqa: E402
 from lerobot_serve.learner.trainers.recorded.pictures import read_pictures  # noqa: E402
 from lerobot_serve.learner.trainers.recorded.rows import read_rows  # noqa: E402
 
@@ -67,7 +67,7 @@ def data(tmp_path) -> Path:
 
 
 def brightness(root: Path, wanted: list[int], tick=lambda: None) -> list[float]:
-    info = read_info(root)
+    info = RecordedInfo(root)
     found = read_pictures(
         info, read_rows(info), np.array(wanted), CAMERA, lambda picture: picture, tick
     )

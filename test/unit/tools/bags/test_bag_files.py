@@ -17,6 +17,7 @@ from mcap.reader import make_reader
 from mcap.records import Channel, Chunk, Schema
 from mcap.records import Message as McapMessage
 from mcap.writer import CompressionType, Writer
+import msgspec
 import pytest
 from support.tools.bag_rig import begin, texts, write, write_sqlite
 import yaml
@@ -76,7 +77,7 @@ def test_plain_mcap_reads_it(tmp_path):
     assert {schema.encoding for schema in summary.schemas.values()} == {'ros2msg'}
     assert {channel.message_encoding for channel in summary.channels.values()} == {'cdr'}
     offered = yaml.safe_load(summary.channels[1].metadata['offered_qos_profiles'])
-    assert offered == [OfferedProfile().as_table()]
+    assert offered == [msgspec.to_builtins(OfferedProfile())]
     assert yaml.safe_load(about['serialized_metadata'])['message_count'] == 25
 
 

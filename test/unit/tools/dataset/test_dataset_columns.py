@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from lerobot_serve.tools.dataset.agreement import _is_labelled
-from lerobot_serve.tools.dataset.features import differences, SUCCESS
-from lerobot_serve.tools.dataset.feeding import MillimetreDepth, to_millimetres
+from lerobot_serve.tools.dataset.features import differences, SUCCESS, to_millimetres
 
 
 @pytest.mark.parametrize(
@@ -26,13 +25,6 @@ from lerobot_serve.tools.dataset.feeding import MillimetreDepth, to_millimetres
 def test_depth_is_the_nearest_millimetre_or_none(metres, millimetres):
     found = to_millimetres(np.full((2, 1, 1), metres, np.float32))
     assert found.dtype == np.uint16 and found.ravel().tolist() == [millimetres] * 2
-
-
-@pytest.mark.parametrize('sent', [np.float32([[[1.5]]]), np.uint16([[[1500]]])])
-def test_a_frame_in_millimetres_stays_as_it_is(sent):
-    values = SimpleNamespace(frame_of=lambda *_: sent)
-    frame = MillimetreDepth(values).frame_of(b'', '/depth', 'sensor_msgs/msg/Image')
-    assert frame.dtype == np.uint16 and frame.ravel().tolist() == [1500]
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,18 @@ from pathlib import Path
 import threading
 
 import pytest
-from support.tools.episode_bags import file_of, Recording, sha256sum, whole_episodes
-from support.tools.recorder_rig import bags
+from support.tools.episode_bags import file_of, sha256sum, whole_episodes
+from support.tools.recorder_rig import bags, RecorderRig
 from support.waiting import wait_until
 
+from lerobot_serve.contract.records import RecordedEpisode
 from lerobot_serve.experience import hash_note
 from lerobot_serve.experience.hash_note import HASH_FILE, noted_hash
-from lerobot_serve.experience.recorded_episode import decode_recorded, RecordedEpisode
+from lerobot_serve.experience.recorded_episode import decode_recorded
 from lerobot_serve.experience.scanning import episodes_in
 from lerobot_serve.tools.recorder.announcing import announcer as announcer_module
 from lerobot_serve.tools.recorder.announcing.announcer import EpisodeAnnouncer, WholeBags
-from lerobot_serve.tools.recorder.strategies.episodic import EpisodeRules, keep_interventions
+from lerobot_serve.tools.recorder.strategies.episodic import EpisodeRules
 
 
 class Listener:
@@ -59,7 +60,7 @@ class Listener:
 
 def restarted(root: Path) -> Listener:
     """Announce as a recorder does that starts and has nothing to record."""
-    recording = Recording(root)
+    recording = RecorderRig(root)
     listener = Listener(recording.writer.whole_bags)
     listener.announce()
     recording.stop()
@@ -67,7 +68,7 @@ def restarted(root: Path) -> Listener:
 
 
 def test_a_whole_bag_is_announced_with_its_late_outcome(tmp_path):
-    recording = Recording(tmp_path)
+    recording = RecorderRig(tmp_path)
     listener = Listener(recording.writer.whole_bags)
     recording.run('ep', 4)
     recording.report('')
@@ -79,17 +80,14 @@ def test_a_whole_bag_is_announced_with_its_late_outcome(tmp_path):
     listener.announce()
     (episode,) = listener.episodes
     (bag,) = bags(tmp_path)
-    assert (episode.outcome, episode.path, episode.sha256) == (
-        'failure',
-        str(bag),
-        sha256sum(bag),
-    )
+    assert (episode.outcome.word, episode.path) == ('failure', str(bag))
+    assert episode.sha256 == sha256sum(bag)
     assert noted_hash(file_of(bag)).sha256 == sha256sum(bag)
     recording.stop()
 
 
 def test_a_start_announces_what_is_there_as_it_was_and_reads_no_bag_again(tmp_path, monkeypatch):
-    recording = Recording(tmp_path)
+    recording = RecorderRig(tmp_path)
     first = Listener(recording.writer.whole_bags)
     for name in ('a', 'b', 'c'):
         recording.record(name)
@@ -111,7 +109,7 @@ def test_the_writing_thread_reads_no_bag(tmp_path, monkeypatch):
     def forbidden(*_: object) -> None:
         raise AssertionError('a bag is read')
 
-    recording = Recording(tmp_path)
+    recording = RecorderRig(tmp_path)
     monkeypatch.setattr(hash_note, 'hash_of', forbidden)
     recording.record('ep')
     recording.stop()
@@ -128,7 +126,7 @@ def test_a_note_that_is_stale_is_written_again(tmp_path):
 
 
 def test_a_cut_episode_is_announced_once_the_next_recorder_completed_it(tmp_path):
-    recording = Recording(tmp_path)
+    recording = RecorderRig(tmp_path)
     recording.record('whole')
     recording.begin('cut', 3)
     recording.kill()
@@ -136,7 +134,7 @@ def test_a_cut_episode_is_announced_once_the_next_recorder_completed_it(tmp_path
     listener = restarted(tmp_path)
     assert sorted(listener.ids) == ['cut', 'whole']
     (cut,) = [each for each in listener.episodes if each.episode_id == 'cut']
-    assert (cut.control_steps, cut.outcome, cut.policies) == (3, '', ('p@1',))
+    assert (cut.control_steps, cut.outcome, cut.policies) == (3, 0, ('p@1',))
     assert restarted(tmp_path).raw == listener.raw
 
 
@@ -165,7 +163,7 @@ def test_a_start_announces_the_newest(tmp_path, monkeypatch):
 
 
 def test_an_episode_that_dagger_removes_is_not_announced(tmp_path):
-    recording = Recording(tmp_path, EpisodeRules(keep_interventions))
+    recording = RecorderRig(tmp_path, EpisodeRules(only_with_person=True))
     listener = Listener(recording.writer.whole_bags)
     recording.run('alone')
     recording.report('')
@@ -179,7 +177,7 @@ def test_an_episode_that_dagger_removes_is_not_announced(tmp_path):
 
 
 def test_a_bag_that_does_not_fit_is_counted_and_found_at_the_next_start(tmp_path):
-    recording = Recording(tmp_path)
+    recording = RecorderRig(tmp_path)
     recording.writer.whole_bags = WholeBags(tmp_path, limit=2)
     listener = Listener(recording.writer.whole_bags)
     for name in ('a', 'b', 'c'):
@@ -192,7 +190,7 @@ def test_a_bag_that_does_not_fit_is_counted_and_found_at_the_next_start(tmp_path
 
 def test_a_recorder_that_ends_does_not_wait_for_a_long_hash(tmp_path, monkeypatch):
     whole_episodes(tmp_path, 'long')
-    recording = Recording(tmp_path)
+    recording = RecorderRig(tmp_path)
     now = [0.0]
     found = WholeBags(tmp_path, clock=lambda: now[0])
     listener = Listener(found)
@@ -241,7 +239,7 @@ def test_a_rest_ends_with_the_recorder(tmp_path):
 
 def test_a_recorder_that_ends_announces_what_waits_but_not_what_was_there(tmp_path):
     whole_episodes(tmp_path, 'earlier')
-    recording = Recording(tmp_path)
+    recording = RecorderRig(tmp_path)
     listener = Listener(recording.writer.whole_bags)
     recording.record('new')
     recording.stop()
@@ -274,7 +272,7 @@ def test_a_kill_while_a_note_is_written_leaves_an_episode(tmp_path, monkeypatch)
 
 
 def test_a_bag_that_is_removed_before_it_is_read_is_skipped(tmp_path):
-    recording = Recording(tmp_path)
+    recording = RecorderRig(tmp_path)
     listener = Listener(recording.writer.whole_bags)
     os.rename(recording.record('gone'), tmp_path.parent / 'elsewhere')
     recording.record('stays')

@@ -12,7 +12,8 @@ import tempfile
 from hypothesis import settings
 from hypothesis.stateful import initialize, invariant, rule, RuleBasedStateMachine
 from hypothesis.strategies import booleans, integers, sampled_from
-from support.tools.episode_bags import file_of, Recording, sha256sum
+from support.tools.episode_bags import file_of, sha256sum
+from support.tools.recorder_rig import RecorderRig
 
 from lerobot_serve.experience.bag_files import RECORDING
 from lerobot_serve.experience.hash_note import HASH_FILE
@@ -32,7 +33,7 @@ class Life(RuleBasedStateMachine):
         self.begin()
 
     def begin(self) -> None:
-        self.recording = Recording(self.root)
+        self.recording = RecorderRig(self.root)
         self.raw: list[bytes] = []
         self.lines: list[str] = []
         self.bags = self.recording.writer.whole_bags

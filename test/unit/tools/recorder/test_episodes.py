@@ -14,13 +14,10 @@ from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.tools.bags.message import EDGE_STATE, EXECUTED
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots, TEXT_TYPE
-from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.robots.known_robots import TEXT_TYPE
 from lerobot_serve.tools.recorder.strategies.episode import Event, NEXT, Phase, RUNNING
 from lerobot_serve.tools.recorder.strategies.episodic import (
     EpisodeRules,
-    EpisodicWriter,
-    keep_interventions,
 )
 
 OUTCOME_TYPE = 'lerobot_serve_interfaces/msg/EpisodeOutcome'
@@ -28,18 +25,14 @@ OUTCOME_TYPE = 'lerobot_serve_interfaces/msg/EpisodeOutcome'
 
 @pytest.fixture
 def rig(tmp_path):
-    yield from started(tmp_path, EpisodeRules())
+    rig = RecorderRig(tmp_path / 'bags')
+    yield rig
+    rig.writer.close()
 
 
 @pytest.fixture
 def dagger(tmp_path):
-    yield from started(tmp_path, EpisodeRules(keep_interventions))
-
-
-def started(folder, rules, wanted=''):
-    rig = RecorderRig()
-    rig.root = folder / 'bags'
-    rig.writer = EpisodicWriter(rules, BagFolder(rig.root), KnownRobots(wanted), **rig.options)
+    rig = RecorderRig(tmp_path / 'bags', EpisodeRules(only_with_person=True))
     yield rig
     rig.writer.close()
 
@@ -78,7 +71,6 @@ def test_only_an_outcome_or_time_completes(phase):
 
 
 def test_each_episode_is_a_bag_of_its_own(rig):
-    rig.introduce()
     rig.run('ep-1')
     rig.run('ep-2')
     rig.report('')
@@ -95,7 +87,6 @@ def test_each_episode_is_a_bag_of_its_own(rig):
 
 
 def test_the_inputs_before_the_first_step_are_in_the_bag(rig):
-    rig.introduce()
     rig.report('')
     rig.send(CAMERA, CAMERA_TYPE, b'old frame')
     rig.joints(b'too old')
@@ -111,7 +102,6 @@ def test_the_inputs_before_the_first_step_are_in_the_bag(rig):
 
 
 def test_stragglers_of_the_last_step_and_the_outcome_are_in_the_bag(rig):
-    rig.introduce()
     rig.run('ep')
     rig.report('')
     rig.joints(b'straggler')
@@ -128,7 +118,6 @@ def test_stragglers_of_the_last_step_and_the_outcome_are_in_the_bag(rig):
 
 
 def test_an_outcome_of_another_episode_or_robot_is_not_its_own(rig):
-    rig.introduce()
     rig.run('ep')
     rig.judge('other')
     rig.judge('ep', client_id='arm_2')
@@ -142,7 +131,6 @@ def test_an_outcome_of_another_episode_or_robot_is_not_its_own(rig):
 
 
 def test_reports_out_of_order_end_nothing(rig):
-    rig.introduce()
     before_ns = rig.stamp_ns
     rig.wait(0.1)
     rig.act('ep-1')
@@ -158,7 +146,6 @@ def test_reports_out_of_order_end_nothing(rig):
 
 
 def test_actions_that_a_state_has_overtaken_are_in_the_bag(rig):
-    rig.introduce()
     before_ns = rig.stamp_ns
     rig.wait(0.5)
     rig.report('ep')
@@ -170,7 +157,6 @@ def test_actions_that_a_state_has_overtaken_are_in_the_bag(rig):
 
 
 def test_a_state_alone_begins_no_episode(rig):
-    rig.introduce()
     rig.report('the next one')
     rig.joints()
     rig.writer.close()
@@ -178,18 +164,14 @@ def test_a_state_alone_begins_no_episode(rig):
 
 
 def test_a_clock_that_steps_back_ends_nothing(rig):
-    rig.introduce()
     rig.run('ep-1')
     rig.wall_ns -= 3600 * 10**9
     rig.run('ep-1')
-    rig.report('')
-    rig.wait(3.0)
-    (bag,) = bags(rig.root)
+    bag = rig.end_episode()
     assert len(steps(bag)) == 10
 
 
 def test_a_robot_that_disappears_ends_its_episode(rig):
-    rig.introduce()
     rig.run('ep')
     rig.wait(4.5)
     assert not bags(rig.root)
@@ -200,17 +182,13 @@ def test_a_robot_that_disappears_ends_its_episode(rig):
 
 
 def test_an_episode_of_one_row(rig):
-    rig.introduce()
     rig.act('ep')
-    rig.report('')
-    rig.wait(3.0)
-    (bag,) = bags(rig.root)
+    bag = rig.end_episode()
     assert steps(bag) == [1]
 
 
 def test_two_robots_do_not_mix(rig):
     other = '/two/edge_controller'
-    rig.introduce()
     rig.introduce(other, 'arm_2')
     for _ in range(3):
         rig.act('a')
@@ -243,25 +221,21 @@ def test_names_are_safe_and_nothing_is_overwritten(rig):
 
 
 def test_one_robot_only(tmp_path):
-    for rig in started(tmp_path, EpisodeRules(), 'arm_2'):
-        rig.introduce()
-        rig.introduce('/two/edge_controller', 'arm_2')
-        rig.act('a')
-        rig.act('b', '/two/edge_controller', client_id='arm_2')
-        rig.writer.end()
-        (bag,) = bags(rig.root)
-        assert bag.name.startswith('arm_2_b_')
+    rig = RecorderRig(tmp_path, wanted='arm_2')
+    rig.introduce('/two/edge_controller', 'arm_2')
+    rig.act('a')
+    rig.act('b', '/two/edge_controller', client_id='arm_2')
+    rig.stop()
+    (bag,) = bags(rig.root)
+    assert bag.name.startswith('arm_2_b_')
 
 
 def test_dagger_keeps_episodes_with_a_person(dagger):
-    dagger.introduce()
     dagger.run('alone')
     dagger.run('helped', 2)
     dagger.run('helped', 3, source='person')
     dagger.run('helped', 1)
-    dagger.report('')
-    dagger.wait(3.0)
-    (bag,) = bags(dagger.root)
+    bag = dagger.end_episode()
     assert bag.name.startswith('arm_1_helped_')
     assert not list(dagger.root.glob('*alone*'))
     assert dagger.writer.discarded == 1
@@ -273,14 +247,11 @@ def test_dagger_keeps_episodes_with_a_person(dagger):
 
 
 def test_steps_and_policies_are_counted(rig):
-    rig.introduce()
     rig.run('ep', 2, policy='')
     for number in range(20):
         rig.act('ep', policy=f'p@{number % 18}')
     rig.run('ep', 3, source='person')
-    rig.report('')
-    rig.wait(3.0)
-    (bag,) = bags(rig.root)
+    bag = rig.end_episode()
     found = intervals(bag)
     assert (found['control_steps'], found['control_steps_person']) == (25, 3)
     # distinct, in their order, and not more than an announcement can name
@@ -288,7 +259,6 @@ def test_steps_and_policies_are_counted(rig):
 
 
 def test_dagger_keeps_what_came_before_a_robot_was_gone(dagger):
-    dagger.introduce()
     dagger.run('taught')
     dagger.wait(6.0)
     dagger.run('taught', 3, source='person')
@@ -300,7 +270,6 @@ def test_dagger_keeps_what_came_before_a_robot_was_gone(dagger):
 
 
 def test_dagger_keeps_what_runs_when_it_ends(dagger):
-    dagger.introduce()
     dagger.run('taught')
     dagger.writer.close()
     (bag,) = bags(dagger.root)
@@ -308,7 +277,6 @@ def test_dagger_keeps_what_runs_when_it_ends(dagger):
 
 
 def test_the_end_of_the_recorder_keeps_what_runs(rig):
-    rig.introduce()
     rig.run('ep')
     rig.writer.close()
     (bag,) = bags(rig.root)
@@ -317,15 +285,12 @@ def test_the_end_of_the_recorder_keeps_what_runs(rig):
 
 
 def test_malformed_messages_do_no_harm(rig):
-    rig.introduce()
     rig.run('ep')
     for topic in ('state', 'executed_action', 'robot_file'):
         for raw in (b'', b'\x00\x01\x00\x00', b'\xff' * 40):
             kind = rig.writer.topics[f'/arm/edge_controller/{topic}'].type
             rig.send(f'/arm/edge_controller/{topic}', kind, raw)
     rig.run('ep')
-    rig.report('')
-    rig.wait(3.0)
-    (bag,) = bags(rig.root)
+    bag = rig.end_episode()
     assert len(steps(bag)) == 10
     assert rig.lines

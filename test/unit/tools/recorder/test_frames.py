@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-import struct
 import threading
 
 from hypothesis import given
@@ -13,26 +12,20 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from lerobot_serve.contract.cdr import CdrReader, CdrWriter
+from lerobot_serve.contract.codec import decode, encode
 from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.types import Time
+from lerobot_serve.tools.bags.images import CompressedImage, RawImage
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage
 from lerobot_serve.tools.recorder.frames import compressed, FrameCompressor
-
-STAMP = struct.Struct('<iI')
 
 
 def image(frame: np.ndarray, encoding: str, *, padding: int = 0, height: int | None = None):
     rows = frame.reshape(frame.shape[0], -1).view(np.uint8)
     rows = np.pad(rows, ((0, 0), (0, padding)))
-    writer = CdrWriter()
-    writer.pack(STAMP, 7, 8, align=4)
-    writer.string('camera', 256)
-    writer.pack(struct.Struct('<II'), height or frame.shape[0], frame.shape[1], align=4)
-    writer.string(encoding, 256)
-    writer.pack(struct.Struct('<B'), 0, align=1)
-    writer.pack(struct.Struct('<I'), rows.shape[1], align=4)
-    writer.block(rows.tobytes(), 1 << 28, 'data')
-    return writer.finish()
+    size = height or frame.shape[0], frame.shape[1]
+    data = rows.tobytes()
+    return encode(RawImage(Time(7, 8), 'camera', *size, encoding, 0, rows.shape[1], data))
 
 
 def picture(channels: int) -> np.ndarray:
@@ -47,11 +40,10 @@ def picture(channels: int) -> np.ndarray:
 @pytest.mark.parametrize('padding', [0, 5])
 def test_the_picture_is_the_same(encoding, channels, padding):
     frame = picture(channels)
-    reader = CdrReader(compressed(image(frame, encoding, padding=padding)))
-    assert reader.unpack(STAMP, align=4) == (7, 8)
-    assert (reader.string(256, 'frame_id'), reader.string(256, 'format')) == ('camera', 'jpeg')
+    made = decode(CompressedImage, compressed(image(frame, encoding, padding=padding)))
+    assert (made.stamp, made.frame_id, made.format) == (Time(7, 8), 'camera', 'jpeg')
     colors = {'rgb8': 'RGB', 'bgr8': 'BGR', 'mono8': 'GRAY'}[encoding]
-    found = simplejpeg.decode_jpeg(reader.block(1 << 28, 'data').tobytes(), colors)
+    found = simplejpeg.decode_jpeg(bytes(made.data), colors)
     assert np.abs(found.astype(int) - frame).max() <= 6
 
 

@@ -17,8 +17,6 @@ from support.tools.recorder_rig import (
 )
 
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED
-from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
-from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.strategies.highlight import (
     Act,
     HighlightEvent,
@@ -36,11 +34,7 @@ OUTCOME_TYPE = 'lerobot_serve_interfaces/msg/EpisodeOutcome'
 
 @pytest.fixture
 def rig(tmp_path):
-    rig = RecorderRig()
-    rig.root = tmp_path
-    rules = HighlightRules(before_s=2.0, after_s=1.0)
-    rig.writer = HighlightWriter(rules, BagFolder(tmp_path), KnownRobots(), **rig.options)
-    rig.introduce()
+    rig = RecorderRig(tmp_path, HighlightRules(before_s=2.0, after_s=1.0), HighlightWriter)
     yield rig
     rig.writer.close()
 

@@ -10,16 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tools.recorder_rig import bags, JOINTS, messages, RecorderRig
 
-from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots, TEXT_TYPE
-from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.robots.known_robots import TEXT_TYPE
 from lerobot_serve.tools.recorder.strategies.sentry import SentryWriter, SliceRules, whole_slices
-
-
-def start(root: Path, rules: SliceRules) -> RecorderRig:
-    rig = RecorderRig()
-    rig.writer = SentryWriter(rules, BagFolder(root), KnownRobots(), **rig.options)
-    rig.introduce()
-    return rig
 
 
 def kept(root: Path) -> list[bytes]:
@@ -36,7 +28,7 @@ def kept(root: Path) -> list[bytes]:
 def test_nothing_is_lost_between_slices(gaps, size_bytes, time_s):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        rig = start(root, SliceRules(size_bytes, time_s))
+        rig = RecorderRig(root, SliceRules(size_bytes, time_s), SentryWriter)
         for number, gap in enumerate(gaps):
             rig.joints(b'%05d' % number * 100)
             rig.wait(gap / 10)
@@ -48,13 +40,13 @@ def test_nothing_is_lost_between_slices(gaps, size_bytes, time_s):
 
 
 def test_slices_end_by_size_and_by_time(tmp_path):
-    rig = start(tmp_path / 'size', SliceRules(size_bytes=50_000))
+    rig = RecorderRig(tmp_path / 'size', SliceRules(size_bytes=50_000), SentryWriter)
     for _ in range(20):
         rig.joints(bytes(10_000))
         rig.wait(0.1)
     rig.writer.close()
     assert 3 <= len(bags(tmp_path / 'size')) <= 5
-    rig = start(tmp_path / 'time', SliceRules(time_s=1.0))
+    rig = RecorderRig(tmp_path / 'time', SliceRules(time_s=1.0), SentryWriter)
     for _ in range(40):
         rig.joints()
         rig.wait(0.1)
@@ -65,7 +57,7 @@ def test_slices_end_by_size_and_by_time(tmp_path):
 def test_old_slices_go_and_others_stay(tmp_path):
     other = tmp_path / 'slice_of_mine'
     other.mkdir()
-    rig = start(tmp_path, SliceRules(time_s=1.0, keep=2))
+    rig = RecorderRig(tmp_path, SliceRules(time_s=1.0, keep=2), SentryWriter)
     for _ in range(60):
         rig.joints()
         rig.wait(0.1)
@@ -73,6 +65,6 @@ def test_old_slices_go_and_others_stay(tmp_path):
     assert [each.name[:12] for each in whole_slices(tmp_path)] == ['slice_000005', 'slice_000006']
     assert other.is_dir()
     # the next recorder counts on
-    rig = start(tmp_path, SliceRules(keep=2))
+    rig = RecorderRig(tmp_path, SliceRules(keep=2), SentryWriter)
     rig.writer.close()
     assert [each.name[:12] for each in whole_slices(tmp_path)] == ['slice_000006', 'slice_000007']

@@ -23,6 +23,7 @@ from lerobot_serve.tools.bags.message import BagError, EXECUTED
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import (
     BagTopic,
+    Duration,
     OfferedProfile,
     profiles_as_yaml,
     profiles_from_yaml,
@@ -30,13 +31,10 @@ from lerobot_serve.tools.bags.recording.metadata import (
 from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.options import STRATEGIES
-from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.strategies.episodic import (
     EpisodeRules,
-    EpisodicWriter,
-    keep_interventions,
 )
 
 TOPIC = BagTopic('/a', 'std_msgs/msg/String')
@@ -45,10 +43,7 @@ WRITE = 'lerobot_serve.tools.bags.recording.writer.os.write'
 
 def record(root: Path, source: str = 'policy') -> RecorderRig:
     """Record a whole episode and one that is being written."""
-    rig = RecorderRig()
-    rig.root = root
-    rig.writer = EpisodicWriter(EpisodeRules(), BagFolder(root), KnownRobots(), **rig.options)
-    rig.introduce()
+    rig = RecorderRig(root)
     rig.run('whole')
     rig.judge('whole')
     rig.run('cut', 20, source=source)
@@ -56,15 +51,10 @@ def record(root: Path, source: str = 'policy') -> RecorderRig:
     return rig
 
 
-def kill(rig: RecorderRig) -> None:
-    """End a writer as SIGKILL does: nothing is finished, the lock goes."""
-    rig.writer.abort()
-
-
 @pytest.mark.parametrize('source', ['policy', 'person'])
 def test_a_cut_episode_is_completed(tmp_path, source):
     rig = record(tmp_path, source)
-    kill(rig)
+    rig.kill()
     (before,) = tmp_path.glob('*.recording')
     written = [each.data for each in Bag(before).read()]
     folder = BagFolder(tmp_path)
@@ -84,16 +74,14 @@ def test_a_cut_episode_is_completed(tmp_path, source):
 
 
 def test_the_first_outcome_of_a_cut_episode_counts_and_its_steps_and_policies(tmp_path):
-    rig = RecorderRig()
-    rig.writer = EpisodicWriter(EpisodeRules(), BagFolder(tmp_path), KnownRobots(), **rig.options)
-    rig.introduce()
+    rig = RecorderRig(tmp_path)
     rig.run('ep', 3)
     rig.run('ep', 2, source='person', policy='')
     rig.run('ep', 1, policy='q@2')
     rig.judge('ep', 'failure')
     rig.judge('ep', 'success')
     rig.writer.flush()
-    kill(rig)
+    rig.kill()
     BagFolder(tmp_path).close()
     (bag,) = bags(tmp_path)
     about = json.loads((bag / 'intervals.json').read_text())
@@ -105,7 +93,7 @@ def test_the_first_outcome_of_a_cut_episode_counts_and_its_steps_and_policies(tm
 
 def test_both_times_and_the_profiles_survive(tmp_path):
     rig = record(tmp_path)
-    kill(rig)
+    rig.kill()
     (before,) = tmp_path.glob('*.recording/*.mcap')
     BagFolder(tmp_path).close()
     with open(bags(tmp_path)[0] / before.name, 'rb') as stream:
@@ -121,7 +109,7 @@ def test_both_times_and_the_profiles_survive(tmp_path):
 def test_a_bag_cut_anywhere_is_completed(data):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        kill(record(root))
+        record(root).kill()
         (file,) = root.glob('*.recording/*.mcap')
         whole = [each.data for each in Bag(file.parent).read()]
         size = data.draw(st.integers(0, file.stat().st_size))
@@ -179,7 +167,7 @@ def test_what_no_recorder_writes_is_left(tmp_path, name, why):
 
 
 def test_a_linked_folder_is_left(tmp_path):
-    kill(record(tmp_path / 'other'))
+    record(tmp_path / 'other').kill()
     (cut,) = (tmp_path / 'other').glob('*.recording')
     root = tmp_path / 'bags'
     root.mkdir()
@@ -191,7 +179,7 @@ def test_a_linked_folder_is_left(tmp_path):
 
 @pytest.mark.parametrize('damaged', [slice(0, 8), slice(9, 17), slice(17, None)])
 def test_a_bag_that_cannot_be_read_is_left(tmp_path, damaged):
-    kill(record(tmp_path))
+    record(tmp_path).kill()
     (file,) = tmp_path.glob('*.recording/*.mcap')
     raw = bytearray(file.read_bytes())
     raw[damaged] = bytes(len(raw[damaged]))
@@ -216,7 +204,7 @@ def damaged_bag(root: Path) -> tuple[Path, bytes]:
     for _ in range(2):
         rig.run('cut', 10)
         rig.writer.flush()
-    kill(rig)
+    rig.kill()
     (file,) = root.glob('*.recording/*.mcap')
     raw = bytearray(file.read_bytes())
     at = raw.rindex(b'joints')
@@ -255,7 +243,7 @@ def test_a_cut_end_is_no_damage(tmp_path, cut_bytes, zeros):
     begin = file.stat().st_size
     rig.joints(bytes(5000))
     rig.writer.flush()
-    kill(rig)
+    rig.kill()
     if cut_bytes:
         # within the last chunk
         os.truncate(file, begin + cut_bytes)
@@ -273,7 +261,7 @@ def test_a_damaged_length_is_no_cut_end(tmp_path):
     for _ in range(3):
         rig.run('cut', 5)
         rig.writer.flush()
-    kill(rig)
+    rig.kill()
     raw = bytearray(file.read_bytes())
     # the length of the second chunk
     raw[at + 4] ^= 1
@@ -286,7 +274,7 @@ def test_a_damaged_length_is_no_cut_end(tmp_path):
 # metadata.yaml of the copy, intervals.json, the file, metadata.yaml
 @pytest.mark.parametrize('failing', [1, 2, 3, 4])
 def test_a_kill_during_the_recovery_changes_nothing(tmp_path, monkeypatch, failing):
-    kill(record(tmp_path))
+    record(tmp_path).kill()
     (file,) = tmp_path.glob('*.recording/*.mcap')
     whole = [each.data for each in Bag(file.parent).read()]
     fail_at(monkeypatch, failing)
@@ -301,9 +289,9 @@ def test_a_kill_during_the_recovery_changes_nothing(tmp_path, monkeypatch, faili
 # continuous takes a new folder only
 @pytest.mark.parametrize('strategy', [each for each in STRATEGIES if each != 'continuous'])
 def test_a_recorder_of_any_strategy_keeps_a_cut_episode_of_another(tmp_path, strategy):
-    kill(record(tmp_path))
+    record(tmp_path).kill()
     lines: list[str] = []
-    rules = EpisodeRules(keep_interventions)
+    rules = EpisodeRules(only_with_person=True)
     make_writer(RecorderSettings(tmp_path, strategy, episodes=rules), lines.append).close()
     (line,) = lines
     assert line.endswith('was cut by the end of its recorder; completed')
@@ -380,7 +368,7 @@ def test_no_room_for_a_new_bag_is_an_error_of_the_disk(tmp_path, monkeypatch):
     with pytest.raises(OSError, match='No space left'):
         rig.run('next')
     monkeypatch.undo()
-    kill(rig)
+    rig.kill()
 
 
 def test_drops_are_counted_by_topic(tmp_path):
@@ -389,11 +377,11 @@ def test_drops_are_counted_by_topic(tmp_path):
     for topic in ('/a', '/a', '/b', '/b'):
         queue.put(ReceivedMessage(topic, bytes(400), 1, 1))
     assert (dict(queue.dropped_by_topic), queue.dropped) == ({'/b': 2}, 2)
-    kill(rig)
+    rig.kill()
 
 
 def test_profiles_are_read_as_they_were_written():
-    profiles = (OfferedProfile(), OfferedProfile(depth=3, deadline_ns=1_500_000_000))
+    profiles = (OfferedProfile(), OfferedProfile(depth=3, deadline=Duration.of_ns(1_500_000_000)))
     assert profiles_from_yaml(profiles_as_yaml(profiles)) == profiles
     for text in ('', '[', '- 1', '{}', '- {history: 1}'):
         assert profiles_from_yaml(text) in ((OfferedProfile(),), ())

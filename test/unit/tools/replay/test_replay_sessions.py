@@ -3,47 +3,30 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 from support.paths import PLUGINS
-from support.tools.bag_rig import write
+from support.tools.bag_rig import open_session_event, write
 from support.tools.replay_rig import answered, as_messages, counts, episodes, replay
 
-from lerobot_serve.contract.cdr import CdrWriter
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.service_events import OPEN_SESSION, REQUEST_RECEIVED
+from lerobot_serve.tools.bags.service_events import OPEN_SESSION
 from lerobot_serve.tools.replay.sources import open_source
 
 EVENTS = '/policy_server/open_session/_service_event'
 PLUGIN = PLUGINS / 'steered'
-UINT32, UINT64 = struct.Struct('<I'), struct.Struct('<Q')
 
 
 def opened(client_id: str, task: str = '', robot_type: str = '', horizon: int = 0) -> BagMessage:
     """Return what a recorder hears of the call of a robot without a body."""
-    writer = CdrWriter()
-    writer.pack(struct.Struct('<B'), REQUEST_RECEIVED, align=1)
-    writer.pack(struct.Struct('<iI16s'), 1, 2, bytes(16), align=4)
-    writer.pack(UINT64, 3, align=8)
-    writer.count(1, 1, 'request')
-    writer.pack(struct.Struct('<H'), 1, align=2)
-    writer.string(client_id, 128)
-    writer.pack(UINT64, 7, align=8)
-    writer.pack(UINT32, 1, align=4)
-    for text in ('/replies', robot_type, ''):
-        writer.string(text, 128)
-    # fps, and no names and cameras
-    for _ in range(4):
-        writer.pack(UINT32, 0, align=4)
-    writer.string(task, 128)
-    writer.pack(struct.Struct('<B'), 1, align=1)
-    writer.pack(UINT32, horizon, align=4)
-    # codec, reply_deadline_s, and no tags and extensions
-    writer.pack(struct.Struct('<B'), 0, align=1)
-    for _ in range(3):
-        writer.pack(UINT32, 0, align=4)
-    return BagMessage(EVENTS, OPEN_SESSION, 1, writer.finish())
+    request = OpenSessionRequest(
+        client_id=client_id,
+        session_epoch=1,
+        task=task,
+        robot_type=robot_type,
+        rtc_execution_horizon=horizon,
+    )
+    return BagMessage(EVENTS, OPEN_SESSION, 1, open_session_event(request))
 
 
 def test_each_request_comes_with_what_its_session_agreed_on(tmp_path):

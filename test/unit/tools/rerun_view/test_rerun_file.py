@@ -9,15 +9,25 @@ import numpy as np
 import pytest
 import rerun as rr
 from support.tools.bag_rig import begin, write, write_sqlite
+from support.tools.recorder_rig import ROBOT_FILE, text
 from support.tools.rerun_rig import BEGIN_NS, CLOCK_AHEAD_NS, JOINTS, ROBOT, Scene, STEP_NS
 from support.tools.rrd_file import RrdFile
 
 from lerobot_serve.contract import image_codec
+from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.schema import Codec
+from lerobot_serve.contract.types import Time
+from lerobot_serve.tools.bags.images import (
+    COMPRESSED_TYPE,
+    CompressedImage,
+    RAW_TYPE,
+    RawImage,
+)
 from lerobot_serve.tools.bags.message import BagError, BagMessage
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.recorder.robots.known_robots import TEXT_TYPE
 from lerobot_serve.tools.rerun_view import message_view
 from lerobot_serve.tools.rerun_view.destinations import open_sink
 from lerobot_serve.tools.rerun_view.mapping.entries import path_part
@@ -158,6 +168,44 @@ def test_depth_and_grey_frames_are_shown(tmp_path):
     for name, kind in (('grey', 'Image'), ('jpeg', 'EncodedImage'), ('deep', 'Image')):
         (row,) = found.at(*AT, 'cameras', name)
         assert any(component.startswith(f'{kind}:') for component in row.components)
+
+
+def test_each_recorded_image_is_shown_at_the_robot_whose_file_names_its_topic(tmp_path):
+    scene, edge = Scene(), f'/{ROBOT}/edge_controller'
+    scene.state()
+    scene.tell(f'{edge}/robot_file', TEXT_TYPE, text(ROBOT_FILE))
+    grey, depth = PIXELS[:, :, :1], np.full((8, 10, 1), 0.5, np.float32)
+    times = [
+        scene.tell(topic, RAW_TYPE, encode(raw_image(pixels, encoding))).stamp_ns
+        for topic, pixels, encoding in (
+            ('/cam/image', PIXELS, 'bgr8'),
+            ('/cam/image', grey, 'mono8'),
+            ('/other/depth', depth, '32FC1'),
+            ('/cam/image', PIXELS, 'yuv422'),
+        )
+    ]
+    jpeg = CompressedImage(data=frame().data)
+    scene.tell('/cam/image/compressed', COMPRESSED_TYPE, encode(jpeg))
+    bag = write(tmp_path / 'bag', scene.messages)
+    found = saved(bag)
+    color, mono = found.at(*AT, 'cameras', '/cam/image')
+    assert bytes(color.components['Image:buffer'][0]) == PIXELS[:, :, ::-1].tobytes()
+    assert bytes(mono.components['Image:buffer'][0]) == grey.tobytes()
+    assert [color.times['time'], mono.times['time']] == times[:2]
+    (row,) = found.at('images', '/other/depth')
+    assert row.components['DepthImage:meter'] == [1.0]
+    (row,) = found.at('images', '/cam/image/compressed')
+    assert bytes(row.components['EncodedImage:blob'][0]) == bytes(frame().data)
+    assert rr.new_entity_path(['images', '/other/depth']) in found.origins()
+    mapping = MessageMapping('robot_8')
+    shown = [entry.path[0] for message in scene.messages for entry in mapping.add(message)]
+    assert shown == ['images', 'images']
+
+
+def raw_image(pixels: np.ndarray, encoding: str) -> RawImage:
+    height, width, _ = pixels.shape
+    step = pixels.nbytes // height
+    return RawImage(Time(), 'c', height, width, encoding, 0, step, pixels.tobytes())
 
 
 HOSTILE = [
