@@ -46,7 +46,7 @@ from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.fleet_state import RobotView
 
 # reading parameters ends within the time that the runtime waits for a thread
-CALL_LIMIT_S, READ_LIMIT_S, THREADS = 5.0, 2.0, 24
+READ_LIMIT_S, THREADS = 2.0, 24
 NAME = 'dashboard'
 
 
@@ -133,7 +133,7 @@ class DashboardNode(SteadyClockNode):
         runtime.thread('parameters', partial(self._parameters.run, runtime.stop))
         runtime.thread('robots', partial(self._feeds.run, runtime.stop), self._feeds.wake)
 
-    def _open_client(self, operator: str, limit_s: float = CALL_LIMIT_S, /) -> FleetClient:
+    def _open_client(self, operator: str, limit_s: float) -> FleetClient:
         """Return a client on this node, of a person. Any thread but the executor's."""
         return FleetClient(limit_s, node=self, operator=operator)
 

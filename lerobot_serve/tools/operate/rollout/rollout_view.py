@@ -18,7 +18,7 @@ from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.operate.fleet_state import headroom, RouterView, shown
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.learners.learner_view import learner_parts, learners_json
-from lerobot_serve.tools.output.report import Facts, Report
+from lerobot_serve.tools.output.report import Facts, Part, Report
 from lerobot_serve.tools.output.text import without_controls
 
 Json = dict[str, Any]
@@ -99,9 +99,9 @@ def rollout_report(
     learners: Sequence[LearnerView] = (),
 ) -> Report:
     """Return plan, step, evidence and guards of a rollout, its slots and the learners."""
-    parts = [
+    parts: list[Part] = [
         _heading(router.name, router.canary),
-        Facts(_policies(router.canary, settings.plan), width=NAME_WIDTH),
+        Facts(list(_policies(router.canary, settings.plan)), width=NAME_WIDTH),
         f'  {router.canary.text}',
         *map(_slot_line, router.state.slots),
         *shadow_lines(shadow),
