@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of the demo and their parameters. Plain; any thread."""
+"""Processes of the demo and their sections of a fleet file. Plain; any thread."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from lerobot_serve.demo.tour.link import DemoLink
@@ -16,11 +14,11 @@ VERSIONS = {'v1': 'reach_v1', 'v2': 'reach', 'v3': 'reach_v3'}
 CHAMPIONS = ('a1', 'a2')
 CANDIDATE, SHADOW = 'b1', 'shadow'
 ROUTER_PROCESS = 'router'
-SLOTS = {'a1': 'a', 'a2': 'a', 'b1': 'b', 'shadow': 'prod'}
+SLOTS = {'a1': 'a', 'a2': 'a', 'b1': 'b', 'shadow': 'shadow'}
 # those that others connect to
 LISTENING = (*SLOTS, ROUTER_PROCESS)
-# folder of the router and the robots, beside that of the traces
-STATE = 'state'
+# folders beside the fleet file; the state is that of the router and the robots
+POLICIES, TRACES, STATE = 'policies', 'traces', 'state'
 # time limit of an attempt of the simulated arm
 ATTEMPT_S = 3.0
 SHADOW_EPISODES = 5
@@ -42,16 +40,6 @@ CANARY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSpec:
-    """One process."""
-
-    name: str
-    executable: str
-    namespace: str = ''
-    parameters: dict[str, Any] = field(default_factory=dict)
-
-
 def robot_names(count: int) -> list[str]:
     return [f'robot_{number + 1}' for number in range(count)]
 
@@ -61,63 +49,52 @@ def server_node_name(name: str) -> str:
     return f'/{name}/policy_server'
 
 
-def server_spec(
-    name: str, policy: Path, version: str, traces: Path, link: DemoLink
-) -> ProcessSpec:
-    """Return a policy server of a slot that serves the policy of a folder."""
-    parameters = {
-        'policy_kind': 'builtin',
-        'policy_path': policy,
-        'policy_name': version,
+def server_section(name: str, version: str, link: DemoLink) -> dict[str, Any]:
+    """Return a policy server that serves a version, as `servers` of a fleet file has it."""
+    section = {
+        'policy': f'{POLICIES}/{version}',
         'slot': SLOTS[name],
         'cpu_threads': 1,
         'status_period_s': 0.2,
         # another version is loaded at run time
-        'policy_root': policy.parent,
+        'policy_root': POLICIES,
         **link.listening(name),
     }
     # the shadow controls no robot, so the audit needs no trace of it
-    if name != SHADOW:
-        parameters['trace_folder'] = traces
-    return ProcessSpec(name, 'policy_server', f'/{name}', parameters)
+    return section if name == SHADOW else section | {'trace_folder': TRACES}
 
 
-def router_spec(state: Path, traces: Path, link: DemoLink) -> ProcessSpec:
+def router_section(link: DemoLink) -> dict[str, Any]:
     """Return the router; it listens for robots and connects to all servers."""
     servers = {name: link.server_name(server_node_name(name)) for name in SLOTS}
-    parameters = {
+    return {
         'slot_a': [servers[name] for name in CHAMPIONS],
         'slot_b': [servers[CANDIDATE]],
         'split_percent': 100,
         'shadow_server': servers[SHADOW],
         'shadow_minimum_episodes': SHADOW_EPISODES,
-        'state_folder': state,
-        'trace_folder': traces,
+        'state_folder': STATE,
+        'trace_folder': TRACES,
         **CANARY,
         **link.listening(ROUTER_PROCESS),
         **link.connecting(SLOTS),
     }
-    return ProcessSpec(ROUTER_PROCESS, 'policy_router', parameters=parameters)
 
 
-def robot_specs(name: str, seed: int, traces: Path, link: DemoLink) -> list[ProcessSpec]:
+def robot_section(name: str, seed: int, link: DemoLink) -> dict[str, Any]:
     """Return the controller of a simulated arm, and the arm."""
-    edge = {
-        'servers': [ROUTER],
+    return {
+        'simulated': True,
         'task': 'reach the red target',
         'codec': 'raw',
         'network_profile': 'wired',
         # with the alarm each robot would stop and wait for an operator before the canary rolls
         # back
         'clamp_alarm_window_s': 0.0,
-        'trace_folder': traces,
+        'trace_folder': TRACES,
         'trace_images': 'none',
         # a pause outlasts its process, and must not outlast the demo
-        'state_folder': traces.parent / STATE / name,
+        'state_folder': f'{STATE}/{name}',
         **link.robot_parameters(ROUTER_PROCESS),
+        'simulation': {'seed': seed, 'attempt_timeout_s': ATTEMPT_S},
     }
-    arm = {'seed': seed, 'attempt_timeout_s': ATTEMPT_S, 'outcome_topic': f'{ROUTER}/outcome'}
-    return [
-        ProcessSpec(f'{name}_edge', 'edge_controller', f'/{name}', edge),
-        ProcessSpec(f'{name}_arm', 'sim_robot', f'/{name}', arm),
-    ]

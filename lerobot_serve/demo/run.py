@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.child_processes import child_processes, ChildProcesses, Dashboard
-from lerobot_serve.demo.process_specs import robot_names, STATE
+from lerobot_serve.demo.process_specs import POLICIES, robot_names, STATE, TRACES
 from lerobot_serve.demo.tour import fleet_files, learning_fleet
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, DemoOptions, LEARNING, SERVING
 from lerobot_serve.demo.tour.commands import join_text, TypedCommand, VerbCommand
@@ -44,9 +44,9 @@ Started = tuple[TypedCommand, Dashboard | None]
 CLIENT_TIMEOUT_S = 5.0
 # what an earlier run left and this one would add to
 LEFTOVERS = (
-    fleet_files.TRACES,
+    TRACES,
     STATE,
-    fleet_files.POLICIES,
+    POLICIES,
     *learning_fleet.FOLDERS,
 )
 
@@ -103,7 +103,7 @@ def start_fleet(options: DemoOptions, children: ChildProcesses) -> Started:
 
 def dashboard_words(folder: Path) -> tuple[str, ...]:
     """Return the verb that serves the page, as it is printed."""
-    traces, tokens = folder / fleet_files.TRACES, folder / DASHBOARD_TOKENS
+    traces, tokens = folder / TRACES, folder / DASHBOARD_TOKENS
     return ('dashboard', '--trace-folder', str(traces), '--token-file', str(tokens))
 
 
@@ -170,7 +170,7 @@ def write_results(folder: Path, board: Scoreboard, run: DemoRun, picture: str) -
     from lerobot_serve.demo.results.summary import as_text, summarize_run
     from lerobot_serve.trace.format.schema import TraceError
 
-    traces = folder / fleet_files.TRACES
+    traces = folder / TRACES
     try:
         records = read_records(traces)
     except TraceError as error:

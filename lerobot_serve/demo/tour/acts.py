@@ -175,7 +175,7 @@ def broken_policy(context: ActContext) -> Figures:
     board = context.board
     trips = sum(robot.cage_trips for robot in board.robots.values())
     context.record('v2', 'v3')
-    policy = (context.folder / fleet_files.POLICIES / 'v3').absolute()
+    policy = (context.folder / process_specs.POLICIES / 'v3').absolute()
     context.run_verb(
         'rollout',
         'start',

@@ -15,10 +15,9 @@ from typing import Any
 
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.process_specs import LEARNER, ROUTER
+from lerobot_serve.demo.process_specs import LEARNER, POLICIES, ROUTER
 from lerobot_serve.demo.tour import learning_fleet
 from lerobot_serve.demo.tour.act_context import ActContext
-from lerobot_serve.demo.tour.fleet_files import POLICIES
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, read_record, record_path
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL

@@ -12,8 +12,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lerobot_serve.demo.process_specs import ROUTER_PROCESS, server_node_name, STATE
-from lerobot_serve.demo.tour.fleet_files import as_yaml, POLICIES, TRACES, write_policy
+from lerobot_serve.demo.process_specs import (
+    POLICIES,
+    ROUTER_PROCESS,
+    server_node_name,
+    STATE,
+    TRACES,
+)
+from lerobot_serve.demo.tour.fleet_files import as_yaml, write_policy
 from lerobot_serve.demo.tour.link import DemoLink
 
 LEARNING_FILE = 'loop.yaml'

@@ -10,6 +10,7 @@ from support.paths import REPOSITORY
 import yaml
 
 from lerobot_serve.demo import process_specs
+from lerobot_serve.demo.process_specs import LISTENING
 from lerobot_serve.demo.tour import learning_fleet
 from lerobot_serve.demo.tour.act_order import LEARNING, ordered_acts, SERVING, tour_of, TOURS
 from lerobot_serve.demo.tour.fleet_files import (
@@ -41,33 +42,16 @@ def planned(folder, link: DemoLink) -> dict[str, FleetProcess]:
     return {process.name: process for process in processes}
 
 
-@pytest.mark.parametrize('link', [DemoLink(), zenoh_link(process_specs.LISTENING)])
-def test_up_accepts_both_files_and_starts_what_the_specs_say(tmp_path, link):
-    plan = planned(tmp_path, link)
-    specs = {
-        name: process_specs.server_spec(
-            name, tmp_path / 'policies' / version, version, tmp_path / 'traces', link
-        )
-        for name, version in {'a1': 'v1', 'a2': 'v1', 'b1': 'v2', 'shadow': 'v2'}.items()
+@pytest.mark.golden
+@pytest.mark.parametrize('name', ['ros', 'zenoh'])
+def test_the_files_are_those_that_were_agreed_and_up_accepts_both(golden, tmp_path, name):
+    endpoints = {each: f'tcp/127.0.0.1:{7000 + n}' for n, each in enumerate(LISTENING)}
+    link = DemoLink(endpoints if name == 'zenoh' else {})
+    texts = fleet_texts(['robot_1', 'robot_2'], 7, link)
+    golden.holds(f'demo/{name}.txt', '\n'.join(f'{name}\n{text}' for name, text in texts.items()))
+    assert set(planned(tmp_path, link)) == {
+        *(*process_specs.SLOTS, 'router', 'robot_1', 'robot_1.sim', 'robot_2', 'robot_2.sim'),
     }
-    specs['router'] = process_specs.router_spec(tmp_path / 'state', tmp_path / 'traces', link)
-    for number, name in enumerate(('robot_1', 'robot_2')):
-        edge, arm = process_specs.robot_specs(name, 7 + number, tmp_path / 'traces', link)
-        specs |= {name: edge, f'{name}.sim': arm}
-    assert plan.keys() == specs.keys()
-    for name, spec in specs.items():
-        assert plan[name].executable == spec.executable
-        assert f'/{plan[name].namespace}' == (spec.namespace or '/')
-        wanted = {k: as_planned(v) for k, v in spec.parameters.items() if k not in IMPLIED}
-        assert {k: plain(v) for k, v in plan[name].values.items() if k in wanted} == wanted
-
-
-# the kind is found in the folder, the name is the id of the policy
-IMPLIED = ('policy_kind', 'policy_name')
-
-
-def as_planned(value: object) -> object:
-    return value if isinstance(value, str | int | float | list) else str(value)
 
 
 def plain(value: object) -> object:
@@ -86,15 +70,15 @@ def test_each_policy_has_the_name_of_its_version_and_its_weights(tmp_path):
 
 
 def test_the_files_hold_no_path_of_this_machine(tmp_path):
-    for text in fleet_texts(tmp_path, ['robot_1'], 0, DemoLink()).values():
+    for text in fleet_texts(['robot_1'], 0, DemoLink()).values():
         assert str(tmp_path) not in text and text.startswith('# ')
         assert 'zenoh' not in text
 
 
 def test_over_zenoh_every_request_has_an_endpoint_to_go_to(tmp_path):
-    link = zenoh_link(process_specs.LISTENING)
+    link = zenoh_link(LISTENING)
     at = link.endpoints
-    assert len(set(at.values())) == len(process_specs.LISTENING) == 5
+    assert len(set(at.values())) == len(LISTENING) == 5
     assert all(endpoint.startswith('tcp/127.0.0.1:') for endpoint in at.values())
     plan = planned(tmp_path, link)
     servers = [at[name] for name in process_specs.SLOTS]
@@ -110,7 +94,7 @@ def test_over_zenoh_every_request_has_an_endpoint_to_go_to(tmp_path):
 
 
 def test_a_seed_gives_each_arm_targets_of_its_own():
-    fleet = yaml.safe_load(fleet_texts(REPOSITORY, ['r1', 'r2'], 5, DemoLink())[FLEET_FILE])
+    fleet = yaml.safe_load(fleet_texts(['r1', 'r2'], 5, DemoLink())[FLEET_FILE])
     assert [fleet['robots'][name]['simulation']['seed'] for name in ('r1', 'r2')] == [5, 6]
 
 
