@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, UNSET, UnsetType
+from msgspec import Meta, Struct, UNSET, UnsetType
 
 from lerobot_serve.files.load import Record
 from lerobot_serve.tools.dashboard.settings import LAST_PORT
@@ -79,7 +79,7 @@ def dashboard_process(
 
 def _given(
     file: FleetFile,
-    kind: type[Record],
+    kind: type[Struct],
     given: dict[str, Any] | None,
     place: Place,
     paths: Sequence[str],

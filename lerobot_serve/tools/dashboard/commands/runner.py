@@ -22,7 +22,7 @@ from lerobot_serve.tools.dashboard.commands import loading
 from lerobot_serve.tools.dashboard.commands import request as commands
 from lerobot_serve.tools.dashboard.commands.loading import Loading
 from lerobot_serve.tools.dashboard.commands.planned import (
-    Fleet,
+    FleetStates,
     Planned,
     planned,
     refusal_text,
@@ -45,9 +45,9 @@ OpenClient = Callable[[str, float], FleetClient]
 
 
 class FreshFleet:
-    """The states by a client, waited for; see Fleet."""
+    """The states by a client, waited for; see FleetStates."""
 
-    def __init__(self, client: FleetClient, known: Fleet) -> None:
+    def __init__(self, client: FleetClient, known: FleetStates) -> None:
         self._client, self._known = client, known
 
     def router(self, node: str) -> RouterView:
@@ -83,7 +83,7 @@ class CommandRunner:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: FleetStates,
         open_client: OpenClient,
         log: Callable[[str], object],
         on_outcome: Callable[[str, str], object],
