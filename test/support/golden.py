@@ -7,11 +7,13 @@ After a change that is meant: `make golden`, and review what git then shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import unified_diff
 
 from prometheus_client.core import Metric
 
+from lerobot_serve.tools.output.json_text import json_text
+from lerobot_serve.tools.output.report import Report
 from support.paths import REPOSITORY
 
 FOLDER = REPOSITORY / 'test' / 'golden'
@@ -59,6 +61,14 @@ class Golden:
         lines = unified_diff(kept.splitlines(), text.splitlines(), 'kept', 'now', lineterm='')
         changed = '\n'.join(lines)
         assert not changed, f'test/golden/{name} differs; if it is meant: make golden\n{changed}'
+
+    def holds_reports(self, name: str, reports: Mapping[str, Report]) -> None:
+        """Fail where a report, as text or as JSON, is no longer that of the file `name`."""
+        shown = ''.join(
+            f'== {title}, status {each.status}\n{each.as_text()}\n{json_text(each.data)}\n\n'
+            for title, each in reports.items()
+        )
+        self.holds(f'reports/{name}.txt', shown)
 
     def holds_folder(self, name: str, texts: dict[str, str]) -> None:
         """The same for all files of a folder, which has no other."""

@@ -86,9 +86,7 @@ class EdgeTraceRecorder(StepRecorder):
     def ended(self, end: RequestEnd) -> None:
         request, chunk = end.request, end.chunk
         header = request.header
-        ids = RecordIds(
-            self.ids.client_id, header.session_epoch, header.seq, request.episode_id
-        )
+        ids = RecordIds(self.ids.client_id, header.session_epoch, header.seq, request.episode_id)
         sent = self._take(ids)
         fields = sent.fields if sent else {}
         if chunk:

@@ -10,12 +10,12 @@ thread.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.parameters import parameter_specs, ParameterError, ParameterSpec
@@ -40,16 +40,27 @@ class WrongFlag(ParameterError, WrongCommandLine):
     """The value of a flag is not allowed."""
 
 
+class NodeArgument(NamedTuple):
+    """An argument of a verb that is no flag; `values` returns the parameters that it means."""
+
+    name: str
+    help: str
+    values: Callable[[str], dict[str, str]]
+
+
 @dataclass(frozen=True, slots=True)
 class NodeVerb:
     """
     A verb that starts one executable. `place` is the module and the class of its parameters,
-    which is imported when it is needed; `common` are the parameters that --help lists first.
+    which is imported when it is needed; `common` are the parameters that --help lists first. The
+    namespace is the value of `namespace_of` unless it is given.
     """
 
     executable: str
     place: str
     common: tuple[str, ...]
+    argument: NodeArgument | None = None
+    namespace_of: str = ''
 
     @property
     def parameters(self) -> type[Any]:
@@ -62,6 +73,10 @@ def add_flags(parser: argparse.ArgumentParser, verb: NodeVerb) -> None:
     """Add a flag for each parameter, the common ones first, and those of the process."""
     # an abbreviation would mean another flag once a parameter is added
     parser.allow_abbrev = False
+    parser.usage = '%(prog)s [--FLAG VALUE ...]'
+    if own := verb.argument:
+        parser.usage = f'%(prog)s [{own.name}] [--FLAG VALUE ...]'
+        parser.add_argument(DEST, metavar=own.name, nargs='?', help=own.help)
     specs = {spec.name: spec for spec in parameter_specs(verb.parameters)}
     groups = {'common parameters': [specs.pop(name) for name in verb.common]}
     for spec in specs.values():
@@ -84,6 +99,22 @@ def given_values(options: argparse.Namespace, verb: NodeVerb) -> dict[str, Any]:
         for spec in parameter_specs(verb.parameters)
         if given.get(DEST + spec.name) is not None
     }
+
+
+def argument_values(
+    options: argparse.Namespace, verb: NodeVerb, flags: dict[str, Any]
+) -> dict[str, str]:
+    """Return the parameters of the argument that is no flag. Raises UserError."""
+    given = getattr(options, DEST, None)
+    if verb.argument is None or given is None:
+        return {}
+    values = verb.argument.values(given)
+    if doubled := sorted(values.keys() & flags.keys()):
+        raise WrongCommandLine(
+            f'{verb.argument.name} {given!r} and {flag_of(doubled[0])} name one thing twice; give '
+            'one of them'
+        )
+    return values
 
 
 def flag_of(name: str) -> str:

@@ -11,8 +11,14 @@ import argparse
 import sys
 from typing import Any, NoReturn
 
+from lerobot_serve.contract.names import namespace
 from lerobot_serve.parameters import build_parameters, parameter_specs
-from lerobot_serve.tools.cli.node_flags import add_flags, given_values, NodeVerb
+from lerobot_serve.tools.cli.node_flags import (
+    add_flags,
+    argument_values,
+    given_values,
+    NodeVerb,
+)
 from lerobot_serve.tools.cli.signature import AddArguments, Main
 from lerobot_serve.tools.fleet.process import (
     check_log_level,
@@ -25,43 +31,39 @@ from lerobot_serve.tools.fleet.process import (
 STANDARD = ('use_sim_time', 'start_type_description_service', 'qos_overrides.')
 
 
-def verb_of_node(node: NodeVerb) -> tuple[AddArguments, Main]:
-    """Return `add_arguments` and `main` of a verb whose arguments are all flags."""
+def verb_of_node(verb: NodeVerb) -> tuple[AddArguments, Main]:
+    """Return `add_arguments` and `main` of a verb that starts a node."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.usage = '%(prog)s [--FLAG VALUE ...]'
-        add_flags(parser, node)
+        add_flags(parser, verb)
 
     def main(options: argparse.Namespace) -> int:
-        start_node(node, options, {})
+        start_node(verb, options)
 
     return add_arguments, main
 
 
-def start_node(
-    verb: NodeVerb, options: argparse.Namespace, positional: dict[str, Any], namespace: str = ''
-) -> NoReturn:
-    """
-    Start the node: `positional` are the values of arguments that are no flags, `namespace` is that
-    without --namespace. Raises UserError, ParameterError for what the node would refuse.
-    """
+def start_node(verb: NodeVerb, options: argparse.Namespace) -> NoReturn:
+    """Start the node. Raises UserError, ParameterError for what the node would refuse."""
     from lerobot_serve.child_process import replace_process
     from lerobot_serve.tools.processes.node_processes import executable_path
 
     path = str(executable_path(verb.executable))
-    words = node_arguments(verb, options, positional, namespace)
+    words = node_arguments(verb, options)
     sys.stdout.flush()
     replace_process(path, [path, *words])
 
 
-def node_arguments(
-    verb: NodeVerb, options: argparse.Namespace, positional: dict[str, Any], namespace: str = ''
-) -> list[str]:
+def node_arguments(verb: NodeVerb, options: argparse.Namespace) -> list[str]:
     """Return the arguments of the executable. Raises UserError, ParameterError."""
-    place = check_namespace('--namespace', options.namespace or namespace)
+    flags = given_values(options, verb)
+    flags |= argument_values(options, verb, flags)
+    place = check_namespace(
+        '--namespace', options.namespace or namespace('', flags.get(verb.namespace_of))
+    )
     name = check_token('--name', options.name) if options.name else ''
     level = check_log_level('--log-level', options.log_level) if options.log_level else ''
-    values = file_values(verb, options, place) | given_values(options, verb) | positional
+    values = file_values(verb, options, place) | flags
     own = {spec.name for spec in parameter_specs(verb.parameters)}
     build_parameters(
         verb.parameters,

@@ -5,8 +5,8 @@ The command line of a verb, made from the signature of its function. The main th
 A positional parameter is an argument, a keyword-only parameter a flag of its name; its annotation
 is the type, with an Argument for the rest: `percent: Annotated[int, Argument('share [%]')]`. A
 bool is a flag without a value, a list an argument or flag that is given several times, a Literal a
-choice. A parameter whose type is a dataclass is a group of flags, one for each field. A verb that
-returns a Report has --json.
+choice. A parameter whose type is a dataclass is a group of flags, one for each field; so is one
+whose annotation lists them, `Annotated[Limits, flags()]`. A verb that returns a Report has --json.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import sys
 from types import SimpleNamespace, UnionType
 from typing import Any, get_args, get_origin, get_type_hints, Literal
 
+from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.output.json_text import json_text
 from lerobot_serve.tools.output.report import Report
 from lerobot_serve.tools.output.standard_output import end_output, flush_output
@@ -64,12 +65,12 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a function, or one field of a group."""
+    """One parameter of a function, or one flag of a group."""
 
     name: str
     hint: Any
     default: Any
-    is_flag: bool
+    is_flag: bool = True
 
 
 def number(
@@ -127,7 +128,7 @@ def add_parameters(parser: argparse.ArgumentParser, function: Callable[..., Any]
     """Add the arguments of a function."""
     either: dict[str, argparse._MutuallyExclusiveGroup] = {}
     for parameter in _parameters(function):
-        for each in _fields(parameter):
+        for each in _flags(parameter) or [parameter]:
             _add(parser, each, either)
     given = function.__annotations__
     if given.get('return') == Report.__name__ and 'json' not in given:
@@ -181,22 +182,29 @@ def _parameters(function: Callable[..., Any]) -> Iterator[Parameter]:
         yield Parameter(name, hints[name], each.default, each.kind is KEYWORD_ONLY)
 
 
-def _fields(parameter: Parameter) -> Iterator[Parameter]:
-    """Yield the fields of a group, or the parameter itself."""
-    if not is_dataclass(parameter.hint):
-        yield parameter
-        return
-    hints = get_type_hints(parameter.hint, include_extras=True)
-    for each in fields(parameter.hint):
-        default = EMPTY if each.default is MISSING else each.default
-        yield Parameter(each.name, hints[each.name], default, is_flag=True)
+def _flags(parameter: Parameter) -> Sequence[Parameter] | None:
+    """Return the flags of a group; None for a parameter that is none."""
+    if is_dataclass(parameter.hint):
+        hints = get_type_hints(parameter.hint, include_extras=True)
+        return [
+            Parameter(
+                each.name, hints[each.name], EMPTY if each.default is MISSING else each.default
+            )
+            for each in fields(parameter.hint)
+        ]
+    listed = get_args(parameter.hint)[1]
+    return listed if isinstance(listed, list) else None
 
 
 def _value(parameter: Parameter, given: Mapping[str, Any]) -> Any:
-    if not is_dataclass(parameter.hint):
+    flags = _flags(parameter)
+    if flags is None:
         return given[parameter.name]
-    group: Any = parameter.hint
-    return group(**{each.name: given[each.name] for each in _fields(parameter)})
+    group: Any = parameter.hint if is_dataclass(parameter.hint) else get_args(parameter.hint)[0]
+    try:
+        return group(**{each.name: given[each.name] for each in flags})
+    except ValueError as error:
+        raise WrongCommandLine(str(error)) from error
 
 
 def _add(

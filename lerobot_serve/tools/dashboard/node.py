@@ -32,7 +32,7 @@ from lerobot_serve.tools.dashboard.document.time_of_day import instant
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
 from lerobot_serve.tools.dashboard.evidence.explanations import Explanations
 from lerobot_serve.tools.dashboard.http.application import Application, Sources
-from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute, Site
+from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute, SiteAccess
 from lerobot_serve.tools.dashboard.http.page_files import Page, read_page
 from lerobot_serve.tools.dashboard.http.server import HttpServer, Listen
 from lerobot_serve.tools.dashboard.robot.window import Heard
@@ -46,7 +46,7 @@ from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.fleet_state import RobotView
 
 # reading parameters ends within the time that the runtime waits for a thread
-CALL_LIMIT_S, READ_LIMIT_S, THREADS = 5.0, 2.0, 24
+READ_LIMIT_S, THREADS = 2.0, 24
 NAME = 'dashboard'
 
 
@@ -69,7 +69,7 @@ class DashboardNode(SteadyClockNode):
             start_parameter_services=False,
         )
         self._settings, self._tokens = settings, tokens
-        self._site = Site(is_loopback_address(settings.address), tls is not None)
+        self._site = SiteAccess(is_loopback_address(settings.address), tls is not None)
         self._document = FleetDocument(site_row(self._site), int(time.monotonic() * 1000))
         self._recorder = FleetRecorder(self._document)
         self._threads = ThreadPoolExecutor(THREADS, 'request')
@@ -133,7 +133,7 @@ class DashboardNode(SteadyClockNode):
         runtime.thread('parameters', partial(self._parameters.run, runtime.stop))
         runtime.thread('robots', partial(self._feeds.run, runtime.stop), self._feeds.wake)
 
-    def _open_client(self, operator: str, limit_s: float = CALL_LIMIT_S, /) -> FleetClient:
+    def _open_client(self, operator: str, limit_s: float) -> FleetClient:
         """Return a client on this node, of a person. Any thread but the executor's."""
         return FleetClient(limit_s, node=self, operator=operator)
 
@@ -174,7 +174,7 @@ def _fail(runtime: NodeRuntime, error: Exception) -> None:
     runtime.stop_requested.set()
 
 
-def site_row(site: Site) -> Json:
+def site_row(site: SiteAccess) -> Json:
     """Return what the page shows about the dashboard itself."""
     can_act = site.is_loopback or site.is_tls
     return {

@@ -42,7 +42,7 @@ Section = Annotated[dict[str, Any] | None, Meta(description='a mapping of keys a
 Optional = Section | UnsetType
 
 
-class Fleet(Record, frozen=True):
+class FleetSections(Record, frozen=True):
     """The sections of a fleet file; the plan knows what is in them."""
 
     servers: Annotated[
@@ -67,7 +67,7 @@ class FleetFile:
     text: str
     folder: Path
 
-    def sections(self) -> Fleet:
+    def sections(self) -> FleetSections:
         """Return what is in the file. Raises UserError."""
         if len(self.text) > TEXT_LIMIT:
             raise UserError(
@@ -79,7 +79,7 @@ class FleetFile:
             raise UserError(f'{self.name}: {error}') from None
         if not isinstance(content, dict) or not content:
             raise self.error((), f'must have servers, router or robots, got {content!r:.80}')
-        return self.load(Fleet, content, ())
+        return self.load(FleetSections, content, ())
 
     def load(self, kind: type[T], given: dict[str, Any] | None, place: Place) -> T:
         """Return a section as a record. Raises UserError."""

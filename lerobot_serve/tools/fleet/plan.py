@@ -31,7 +31,6 @@ from lerobot_serve.tools.fleet.sections import (
     dashboard_process,
     learner_values,
     loop_process,
-    read_folders,
     recorder_process,
 )
 from lerobot_serve.tools.fleet.shipped import policy_of, ROBOTS, shipped_or_path
@@ -120,8 +119,7 @@ class _Planner:
             processes.append(self._gateway(names, sections.gateway))
         processes += robots
         if sections.dashboard is not UNSET:
-            folders = read_folders(processes)
-            processes.append(dashboard_process(file, sections.dashboard, folders))
+            processes.append(dashboard_process(file, sections.dashboard, processes))
         if sections.record is not UNSET:
             processes.append(recorder_process(file, sections.record, self._namespace))
         if sections.learner is not UNSET:

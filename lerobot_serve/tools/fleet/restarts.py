@@ -39,7 +39,7 @@ QUICK_FAILURES: dict[Ending, int | None] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Reaction:
     """The action, the delay of a restart [s], and the quick failures in a row until now."""
 
     action: Action
@@ -54,18 +54,18 @@ def ending_of(status: int) -> Ending:
     return Ending.KILLED if status < 0 else Ending.FAILED
 
 
-def decide(status: int, ran_s: float, quick_failures: int) -> Decision:
+def decide(status: int, ran_s: float, quick_failures: int) -> Reaction:
     """
     Return what follows the end of a process that ran for `ran_s`, after `quick_failures` in a row
     before this one.
     """
     limit = QUICK_FAILURES[ending_of(status)]
     if limit is None:
-        return Decision(Action.LEAVE, 0.0, 0)
+        return Reaction(Action.LEAVE, 0.0, 0)
     quick = quick_failures + 1 if ran_s < QUICK_S else 0
     if quick >= limit:
-        return Decision(Action.GIVE_UP, 0.0, quick)
-    return Decision(Action.RESTART, delay_s(quick), quick)
+        return Reaction(Action.GIVE_UP, 0.0, quick)
+    return Reaction(Action.RESTART, delay_s(quick), quick)
 
 
 def delay_s(quick_failures: int) -> float:

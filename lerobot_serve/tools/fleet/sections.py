@@ -7,15 +7,15 @@ for the home of `~`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, UNSET, UnsetType
+from msgspec import Meta, Struct, UNSET, UnsetType
 
 from lerobot_serve.files.load import Record
 from lerobot_serve.tools.dashboard.settings import LAST_PORT
-from lerobot_serve.tools.fleet.fleet_file import FleetFile, one_of, Text, whole
+from lerobot_serve.tools.fleet.fleet_file import FleetFile, one_of, Place, Text, whole
 from lerobot_serve.tools.fleet.process import FleetProcess, Stage
 from lerobot_serve.tools.loop.settings import LEAST_RECORDINGS
 from lerobot_serve.tools.recorder.options import (
@@ -61,39 +61,52 @@ READS = {
 }
 
 
-def read_folders(processes: Iterable[FleetProcess]) -> dict[str, str]:
-    """Return the folders of traces and captures that the processes of a fleet write."""
-    found: dict[str, str] = {}
-    processes = list(processes)
-    for key, stages in READS.items():
-        written = [
-            process.values[key]
-            for stage in stages
-            for process in processes
-            if process.stage is stage and process.values.get(key)
-        ]
-        found |= {key: str(written[0])} if written else {}
-    return found
-
-
 def dashboard_process(
-    file: FleetFile, given: dict[str, Any] | None, folders: Mapping[str, str]
+    file: FleetFile, given: dict[str, Any] | None, planned: Sequence[FleetProcess]
 ) -> FleetProcess:
-    """
-    Return the process; `folders` are those that it reads unless the file names others. Raises
-    UserError with the place in the file.
-    """
-    found = file.load(Dashboard, given, ('dashboard',))
+    """Return the process. Raises UserError with the place in the file."""
+    own = _given(file, Dashboard, given, ('dashboard',), PATHS)
+    # in the order of the file
+    values = {key: own[key] for key in given or ()}
+    for key, stages in READS.items():
+        if key not in values and (folder := _value_of(planned, key, *stages)):
+            values[key] = folder
     words = ['dashboard']
-    for key in given or ():
-        value = getattr(found, key)
-        if key in PATHS:
-            value = file.path(('dashboard', key), value)
+    for key, value in values.items():
         words += [flag(key), *(value if isinstance(value, list) else [str(value)])]
-    for key, folder in folders.items():
-        if not getattr(found, key):
-            words += [flag(key), folder]
-    return FleetProcess('dashboard', Stage.DASHBOARD, VERB, '', {}, command=tuple(words))
+    return _verb(Stage.DASHBOARD, words)
+
+
+def _given(
+    file: FleetFile,
+    kind: type[Struct],
+    given: dict[str, Any] | None,
+    place: Place,
+    paths: Sequence[str],
+) -> dict[str, Any]:
+    """Return what a section has; a path begins at the folder of the file. Raises UserError."""
+    found = msgspec.structs.asdict(file.load(kind, given, place))
+    values = {key: value for key, value in found.items() if value is not UNSET}
+    return values | {key: file.path((*place, key), values[key]) for key in paths if key in values}
+
+
+def _value_of(
+    planned: Iterable[FleetProcess], key: str, *stages: Stage, slots: Sequence[str] = ()
+) -> str:
+    """Return the first value that a process of these stages and slots has, '' for none."""
+    found = (
+        each.values[key]
+        for stage in stages
+        for each in planned
+        if each.stage is stage and (not slots or each.values.get('slot') in slots)
+        if each.values.get(key)
+    )
+    return str(next(found, ''))
+
+
+def _verb(stage: Stage, words: Sequence[str], **values: str) -> FleetProcess:
+    """Return a verb as a process; `values` are what other processes take from it."""
+    return FleetProcess(words[0], stage, VERB, '', values, command=tuple(words))
 
 
 # a recorder that is restarted goes on in its folder; `continuous` needs a new one
@@ -123,16 +136,15 @@ def recorder_process(
     file: FleetFile, given: dict[str, Any] | None, namespace: str
 ) -> FleetProcess:
     """Return the process. Raises UserError with the place in the file."""
-    found = msgspec.structs.asdict(file.load(Recording, given, ('record',)))
-    values = {key: value for key, value in found.items() if value is not UNSET}
+    values = _given(file, Recording, given, ('record',), ('folder',))
     if 'folder' not in values:
         raise file.error(('record',), 'has no folder; add `folder: bags`')
-    folder = file.path(('record', 'folder'), values.pop('folder'))
+    folder = values.pop('folder')
     with file.at(('record',)):
         check_options(values)
     flags = values | ({'namespace': namespace} if namespace else {})
     words = [f'{flag(key)}={value}' for key, value in flags.items()]
-    return FleetProcess('record', Stage.RECORDER, VERB, '', {}, command=('record', folder, *words))
+    return _verb(Stage.RECORDER, ['record', folder, *words], folder=folder)
 
 
 def learner_values(
@@ -143,12 +155,11 @@ def learner_values(
     given is that of the recorder, of the champion and of the router. Raises UserError.
     """
     found: dict[str, Any] = {}
-    for process in planned:
-        if process.stage is Stage.RECORDER:
-            found['episode_folders'] = (process.command[1],)
-        elif process.stage is Stage.SERVER and process.values.get('slot') in ('a', 'prod'):
-            found.setdefault('parent', str(process.values.get('policy_path', '')))
-    found = {name: value for name, value in found.items() if value} | values
+    if parent := _value_of(planned, 'policy_path', Stage.SERVER, slots=('a', 'prod')):
+        found['parent'] = parent
+    if folder := _value_of(planned, 'folder', Stage.RECORDER):
+        found['episode_folders'] = (folder,)
+    found |= values
     for name in ('store', 'folder', 'parent', 'trainer'):
         value = found.get(name, '')
         # neither a version of the store nor the built-in trainer is a path
@@ -196,30 +207,17 @@ def loop_process(
     the file.
     """
     place = ('loop',)
-    own = msgspec.structs.asdict(file.load(Loop, given, place))
-    values = {key: value for key, value in own.items() if value is not UNSET}
-    for key in values.keys() & {*LOOP_PATHS}:
-        values[key] = file.path((*place, key), values[key])
-    values = _folders_of(planned) | values
+    own = _given(file, Loop, given, place, LOOP_PATHS)
+    taken = {
+        'store': _value_of(planned, 'store', Stage.LEARNER),
+        'gates': _value_of(planned, 'gate_folder', Stage.ROUTER),
+        'recordings': _value_of(planned, 'folder', Stage.RECORDER),
+        'champion': _value_of(planned, 'policy_path', Stage.SERVER, slots=('a',)),
+    }
+    values = {key: value for key, value in taken.items() if value} | own
     for key, remedy in NEEDED.items():
         if key not in values:
             raise file.error(place, f'needs {key}: FOLDER; {remedy}')
-    words = [f'{flag(key)}={values[key]}' for key in own if key in values]
+    words = [f'{flag(k)}={values[k]}' for k in Loop.__struct_fields__ if k in values]
     words += [f'--router=/{namespace}/policy_router'] if namespace else []
-    return FleetProcess('loop', Stage.LOOP, VERB, '', {}, command=('loop', 'run', *words))
-
-
-def _folders_of(planned: Sequence[FleetProcess]) -> dict[str, str]:
-    """Return the folders that the other processes of the file have."""
-    found: dict[str, str] = {}
-    for process in planned:
-        values = process.values
-        if process.stage is Stage.ROUTER:
-            found['gates'] = str(values.get('gate_folder', ''))
-        elif process.stage is Stage.RECORDER:
-            found['recordings'] = process.command[1]
-        elif process.stage is Stage.SERVER and values.get('slot') == 'a':
-            found.setdefault('champion', str(values.get('policy_path', '')))
-        elif process.stage is Stage.LEARNER:
-            found['store'] = str(values.get('store', ''))
-    return {key: folder for key, folder in found.items() if folder}
+    return _verb(Stage.LOOP, ['loop', 'run', *words])

@@ -17,22 +17,20 @@ from types import TracebackType
 
 from rclpy.node import Node
 
-from lerobot_serve.contract.records import CanaryState, EdgeState, RouterState, ShadowSummary
+from lerobot_serve.contract.records import EdgeState, ShadowSummary
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.operate.discovery.fleet_search import FleetSearch, is_old
 from lerobot_serve.tools.operate.discovery.graph_search import STATE
 from lerobot_serve.tools.operate.discovery.known_nodes import KnownNodes
-from lerobot_serve.tools.operate.discovery.latched_states import LatchedStates
 from lerobot_serve.tools.operate.discovery.learner_search import LearnerSearch
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.names import operator_name
 from lerobot_serve.tools.operate.outcome import NotReached, WITHOUT_ROUTER
-from lerobot_serve.tools.operate.service_calls import ServiceCalls
 
 
-class FleetClient(ServiceCalls):
+class FleetClient(FleetSearch):
     """
     A context manager; `timeout_s` limits each discovery, each call and each confirmation, and
     `operator` is stored with each decision.
@@ -51,10 +49,8 @@ class FleetClient(ServiceCalls):
         nodes that this machine has found before. Raises UserError when ROS does not start.
         """
         self._runtime = None if node else NodeRuntime([])
-        super().__init__(node or _own_node(self._runtime), timeout_s)
+        super().__init__(node or _own_node(self._runtime), timeout_s, known)
         self.operator = operator or operator_name()
-        self._states = LatchedStates(self._node)
-        self._search = FleetSearch(self._node, self._states, known)
         self._learners = LearnerSearch(self._node, self._states)
 
     def __enter__(self) -> FleetClient:
@@ -70,35 +66,6 @@ class FleetClient(ServiceCalls):
             self._runtime.close()
         else:
             self._states.close()
-
-    # search; see FleetSearch
-
-    def find_routers(self, wanted: str = '') -> list[str]:
-        return self._search.find_routers(wanted, self.timeout_s, self._watch_router)
-
-    def known_routers(self) -> dict[str, float]:
-        return self._search.known_routers()
-
-    def find_robot_nodes(self, on_found: Callable[[str], object]) -> list[str]:
-        return self._search.find_robot_nodes(self.timeout_s, on_found)
-
-    def known_robots(self) -> list[str]:
-        return self._search.known_robots()
-
-    def find_robots(self, wanted: str = '', *, may_be_none: bool = False) -> list[RobotView]:
-        return self._search.find_robots(wanted, self.timeout_s, may_be_none=may_be_none)
-
-    @property
-    def no_robot_text(self) -> str:
-        """The error of a verb that finds no robot."""
-        return (
-            f'no robot is found within {self.timeout_s:g} s: check that its edge_controller runs, '
-            'and that ROS_DOMAIN_ID is the same here and there (callers of a gateway are no '
-            'robots: its log and metrics have them)'
-        )
-
-    def forget_robots(self) -> None:
-        self._search.forget_robots()
 
     # learners; see LearnerSearch
 
@@ -160,10 +127,6 @@ class FleetClient(ServiceCalls):
             return view if view and accepts(view) else None
 
         return self._states.wait(accepted, self.timeout_s if timeout_s is None else timeout_s)
-
-    def _watch_router(self, name: str) -> None:
-        self._states.watch(RouterState, name + STATE)
-        self._states.watch(CanaryState, f'{name}/canary')
 
     def _router_now(self, name: str) -> RouterView | None:
         """Return the state of a router, None before both topics have arrived."""

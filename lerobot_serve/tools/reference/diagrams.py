@@ -21,13 +21,13 @@ from lerobot_serve.router.canary import states as canary
 MARKED_BLOCK = re.compile(r'(?ms)^<!-- diagram: (\w+) -->\n```mermaid\n.*?^```$')
 
 State = TypeVar('State', bound=Enum)
-Event = TypeVar('Event', bound=Enum)
+Trigger = TypeVar('Trigger', bound=Enum)
 
 
 def state_diagram(
     start: State,
-    table: Mapping[tuple[State, Event], State],
-    hidden: frozenset[Event] = frozenset(),
+    table: Mapping[tuple[State, Trigger], State],
+    hidden: frozenset[Trigger] = frozenset(),
 ) -> str:
     """Return a transition table as Mermaid, without the events in `hidden`."""
     edges: dict[tuple[State, State], list[str]] = {}

@@ -30,7 +30,7 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InterfaceEntry:
     """A field, or with a `value` a constant `of` a field."""
 
     name: str
@@ -53,7 +53,7 @@ class Entry:
 class Part:
     """The fields between two lines ---; `groups` describes the constants of some fields."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[InterfaceEntry] = field(default_factory=list)
     groups: dict[str, str] = field(default_factory=dict)
 
 
@@ -111,12 +111,12 @@ def _begin_values(comment: list[str], part: Part) -> str:
     return match[1]
 
 
-def _entry(line: str, text: str, of: str) -> Entry:
+def _entry(line: str, text: str, of: str) -> InterfaceEntry:
     match = LINE.fullmatch(line.strip())
     if match is None:
         raise ValueError(f'not a line of an interface: {line!r}')
     kind, limit, many, name, value, default = match.groups()
-    return Entry(
+    return InterfaceEntry(
         name,
         f'{kind}{many or ""}',
         int(limit or 0),

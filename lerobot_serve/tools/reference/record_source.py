@@ -13,7 +13,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 import re
 
-from lerobot_serve.tools.reference.interface_files import Entry, Interface, Part, read
+from lerobot_serve.tools.reference.interface_files import Interface, InterfaceEntry, Part, read
 
 HEAD = '''# SPDX-License-Identifier: Apache-2.0
 """
@@ -102,7 +102,7 @@ def _class(interface: Interface, suffix: str, part: Part) -> str:
     return '\n'.join(lines).rstrip() + '\n'
 
 
-def _owner(entry: Entry, part: Part) -> str:
+def _owner(entry: InterfaceEntry, part: Part) -> str:
     """Return the class of the constants that a field takes; empty for a number."""
     if entry.type != 'uint8' or entry.name == 'flags':
         return ''
@@ -134,7 +134,7 @@ def _class_name(kind: str) -> str:
     return kind.partition('[')[0].rpartition('/')[2]
 
 
-def _field(entry: Entry, part: Part) -> str:
+def _field(entry: InterfaceEntry, part: Part) -> str:
     kind, many, bound = entry.type.partition('[')
     if owner := _owner(entry, part):
         annotation, default = owner, f'{owner}(0)'

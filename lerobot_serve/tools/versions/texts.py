@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from lerobot_serve.tools.output.report import Part, Table
-from lerobot_serve.tools.output.text import printable
+from lerobot_serve.tools.output.report import Facts, Part, Report, Table
 from lerobot_serve.versions.comparing import Differences, FileDifference
 from lerobot_serve.versions.manifest import Manifest
 from lerobot_serve.versions.publishing import Published
 from lerobot_serve.versions.store import Entry, Store
 
 HEADS = ('VERSION', 'KIND', 'SIZE', 'CREATED', 'PARENT', 'STATE', 'NOTE')
+FILE_HEADS = ('FILE', 'SIZE', 'SHA-256')
 SHOWN_DIGITS = 12
 UNITS = ('B', 'kB', 'MB', 'GB', 'TB')
 
@@ -41,7 +41,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
     states = ['pinned'] if entry.is_pinned else []
     manifest = entry.manifest
     if manifest is None:
-        return (entry.id, '', '', '', '', ', '.join([*states, 'damaged']), printable(entry.fault))
+        return (entry.id, '', '', '', '', ', '.join([*states, 'damaged']), entry.fault)
     return (
         entry.id,
         manifest.policy_kind,
@@ -53,16 +53,16 @@ def _row(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def details(entry: Entry, folder: Path) -> str:
+def details(entry: Entry, folder: Path) -> list[Part]:
     """Return one version with all its files."""
     manifest = entry.manifest
     if manifest is None:
-        return f'{entry.id}: damaged: {printable(entry.fault)}'
-    pin = f'yes{f" ({printable(entry.pin)})" if entry.pin else ""}' if entry.is_pinned else 'no'
+        return [f'{entry.id}: damaged: {entry.fault}']
+    pin = f'yes{f" ({entry.pin})" if entry.pin else ""}' if entry.is_pinned else 'no'
     rows = [
         ('version', manifest.id),
         ('kind', manifest.policy_kind),
-        ('folder', printable(str(folder))),
+        ('folder', str(folder)),
         ('created', manifest.created),
         ('parent', manifest.parent or '-'),
         ('data set', manifest.dataset_sha256 or '-'),
@@ -72,25 +72,21 @@ def details(entry: Entry, folder: Path) -> str:
         ('pinned', pin),
         ('size', f'{size_text(manifest.size_bytes)} in {len(manifest.files)} files'),
     ]
-    lines = [f'{name:<9} {value}' for name, value in rows]
-    width = max(len(each.path) for each in manifest.files)
-    lines += [
-        f'  {each.path:<{width}}  {size_text(each.size_bytes):>7}  {each.sha256[:SHOWN_DIGITS]}'
+    files = [
+        (each.path, size_text(each.size_bytes), each.sha256[:SHOWN_DIGITS])
         for each in manifest.files
     ]
-    return '\n'.join(lines)
+    return [Facts(rows, indent=0), Table(FILE_HEADS, files, indent=2, right=[1])]
 
 
-def comparison(first: Manifest, second: Manifest, found: Differences) -> str:
+def comparison(first: Manifest, second: Manifest, found: Differences) -> list[Part]:
     """Return what differs between two versions."""
-    lines = [f'{first.id} and {second.id}: {found.same_files} files are the same']
+    parts: list[Part] = [f'{first.id} and {second.id}: {found.same_files} files are the same']
     if found.is_parent:
         child, parent = (first, second) if first.parent == second.id else (second, first)
-        lines.append(f'{parent.id} is the parent of {child.id}')
-    for field in found.fields:
-        lines.append(f'  {field.name}: {field.first or "-"} | {field.second or "-"}')
-    lines += [f'  {each.path}: {_file_text(each)}' for each in found.files]
-    return '\n'.join(lines)
+        parts.append(f'{parent.id} is the parent of {child.id}')
+    rows = [(each.name, f'{each.first or "-"} | {each.second or "-"}') for each in found.fields]
+    return [*parts, Facts([*rows, *((each.path, _file_text(each)) for each in found.files)])]
 
 
 def _file_text(each: FileDifference) -> str:
@@ -100,16 +96,16 @@ def _file_text(each: FileDifference) -> str:
     return 'only in the first' if each.first else 'only in the second'
 
 
-def published_text(published: Published, folder: Path) -> str:
+def published_lines(published: Published, folder: Path) -> list[str]:
     """Return what a publication did."""
     manifest = published.manifest
     what = f'{manifest.id} ({size_text(manifest.size_bytes)}, {len(manifest.files)} files)'
-    state = 'published as' if published.is_new else 'there already:'
-    lines = [f'{state} {what}', f'serve it: lerobot-serve serve {printable(str(folder))}']
-    if published.left_out:
-        hidden = ', '.join(map(printable, published.left_out[:4]))
-        lines.insert(1, f'hidden names are left out: {hidden}')
-    return '\n'.join(lines)
+    hidden = ', '.join(published.left_out[:4])
+    return [
+        f'{"published as" if published.is_new else "there already:"} {what}',
+        *([f'hidden names are left out: {hidden}'] if hidden else []),
+        f'serve it: lerobot-serve serve {folder}',
+    ]
 
 
 def entry_json(entry: Entry, store: Store) -> dict[str, Any]:
@@ -125,17 +121,14 @@ def entry_json(entry: Entry, store: Store) -> dict[str, Any]:
     }
 
 
-def verified_json(faults: dict[str, list[str]]) -> list[dict[str, Any]]:
-    return [{'id': each, 'is_whole': not found, 'faults': found} for each, found in faults.items()]
-
-
-def verified_text(faults: dict[str, list[str]]) -> str:
-    """Return a line for each version, with its faults."""
+def verified_report(faults: dict[str, list[str]]) -> Report:
+    """Return each version with its faults; the status is 1 with any."""
+    found = [{'id': k, 'is_whole': not each, 'faults': each} for k, each in faults.items()]
     lines: list[str] = []
-    for version_id, found in faults.items():
-        lines.append(f'{version_id}: {"damaged" if found else "whole"}')
-        lines += [f'  {printable(each)}' for each in found]
-    return '\n'.join(lines) or 'no versions'
+    for version_id, each in faults.items():
+        lines.append(f'{version_id}: {"damaged" if each else "whole"}')
+        lines += [f'  {fault}' for fault in each]
+    return Report({'versions': found}, lines or ['no versions'], int(any(faults.values())))
 
 
 def total_bytes(entries: Iterable[Entry]) -> int:

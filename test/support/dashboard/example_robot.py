@@ -12,7 +12,7 @@ from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path import observation
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.schema import Codec, MsgType
-from lerobot_serve.tools.dashboard.robot.window import Executed, Heard, Plan
+from lerobot_serve.tools.dashboard.robot.window import Executed, Heard, ShownPlan
 from support.dashboard.example_fleet import V1 as POLICY
 
 JOINTS = ('shoulder_pan', 'shoulder_lift', 'elbow_flex', 'wrist_flex', 'wrist_roll', 'gripper')
@@ -39,7 +39,9 @@ def last_minute(now_ms: int) -> Heard:
     joints = range(len(JOINTS))
     return Heard(
         executed=[executed(t, rung((now_ms - t) / 1000)) for t in times],
-        plan=Plan(future, [[wanted(t, joint) for t in future] for joint in joints], POLICY, SEQ),
+        plan=ShownPlan(
+            future, [[wanted(t, joint) for t in future] for joint in joints], POLICY, SEQ
+        ),
         names=JOINTS,
         images=(SEQ, CAMERAS),
     )

@@ -18,7 +18,7 @@ from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.merge_patch import without_nulls
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
 from lerobot_serve.tools.dashboard.http.application import Application, Sources
-from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute, Site
+from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute, SiteAccess
 from lerobot_serve.tools.dashboard.http.page_files import read_page
 from lerobot_serve.tools.dashboard.http.server import HttpServer, Listen
 from lerobot_serve.tools.dashboard.robot.last_request import LastRequests
@@ -117,7 +117,7 @@ class PageServer:
             captures=Captures(None),
         )
         tokens = Tokens({'kim': TOKEN})
-        route = CommandsRoute(Site(True, False), tokens, self._run, self._threads)
+        route = CommandsRoute(SiteAccess(True, False), tokens, self._run, self._threads)
         names = frozenset({'localhost'})
         document = self._document.newest
         return Application(read_page(), document, names, sources, route, self._threads)

@@ -53,16 +53,9 @@ def check_verb(words: tuple[str, ...]) -> None:
         assert ended.code == 0, f'lerobot-serve does not take {shlex.join(words[1:])}'
         return
     if options.verb in NODE_VERBS:
-        node_arguments(NODE_VERBS[options.verb].NODE, options, positional(options))
+        node_arguments(NODE_VERBS[options.verb].NODE, options)
     if options.verb == 'up' and options.fleet not in OWN_FLEETS:
         assert shipped(f'config/fleets/{options.fleet}.yaml')
-
-
-def positional(options: Any) -> dict[str, Any]:
-    """Return the parameters of the policy or the robot of a verb."""
-    if options.verb == 'serve':
-        return serve.policy_values(options)
-    return edge.robot_values(options, has_flag=False) if options.verb == 'edge' else {}
 
 
 @cache

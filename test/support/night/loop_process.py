@@ -27,7 +27,7 @@ from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.operations import checked
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.rollout import rollouts
-from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
+from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 from lerobot_serve_interfaces.srv import ControlSlot
 from support.night.clock import NightClock
 from support.night.robots import NightRobot
@@ -233,17 +233,15 @@ class NightLoop:
     def _rollout(self, words: list[str]) -> str:
         """Run `rollout start` or `rollout finish` as its verb does. Raises UserError."""
         before = self._fleet.router(NAME)
-        options = {'load_timeout_s': 600.0, 'report': self.log.append, 'reason': 'learning loop'}
+        loader = ServerLoader(self._fleet, 600.0, self.log.append)
         if words[1] == 'finish':
             if not checked(rollouts.finish_rule(before)):
                 return 'nothing to do'
-            return rollouts.finish(self._fleet, before, progress=LoadProgress(), **options).text
+            return rollouts.finish(loader, before, reason='learning loop').text
         (plan,) = [word.removeprefix('--plan=') for word in words if word.startswith('--plan=')]
         steps = rollouts.parsed_plan(plan)
         checked(rollouts.start_rule(before, words[2], steps, lambda: None))
-        return rollouts.start(
-            self._fleet, before, words[2], steps, progress=LoadProgress(), **options
-        ).text
+        return rollouts.start(loader, before, words[2], steps, reason='learning loop').text
 
 
 def run_in_process(words: list[str]) -> VerbResult:

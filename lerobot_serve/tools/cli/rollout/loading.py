@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 import sys
 from typing import Annotated, TYPE_CHECKING
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
     from lerobot_serve.tools.operate.fleet_state import RouterView
     from lerobot_serve.tools.operate.outcome import Result
+    from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 
 INTERRUPTED, LOAD_TIMEOUT_S = 130, 300.0
 SHADOW_STATUS, SHADOW_STOP = 'status', 'stop'
@@ -80,8 +80,14 @@ def start(
         found = operator.confirmed(client, before, 'rollout start', rule_of)
         if isinstance(found, Report):
             return found
-        begin = partial(rollouts.start, client, found[0], policy, steps, skips_shadow=skip_shadow)
-        return run_loading(begin, load_timeout_s, reason)
+        now = found[0]
+        return run_loading(
+            client,
+            load_timeout_s,
+            lambda loader: rollouts.start(
+                loader, now, policy, steps, reason=reason, skips_shadow=skip_shadow
+            ),
+        )
 
 
 def finish(
@@ -99,7 +105,10 @@ def finish(
         found = operator.confirmed(client, before, 'rollout finish', rollouts.finish_rule)
         if isinstance(found, Report):
             return found
-        return run_loading(partial(rollouts.finish, client, found[0]), load_timeout_s, reason)
+        now = found[0]
+        return run_loading(
+            client, load_timeout_s, lambda loader: rollouts.finish(loader, now, reason=reason)
+        )
 
 
 def shadow(
@@ -133,12 +142,13 @@ def shadow(
         is_stop = what == SHADOW_STOP
         text = f'unload {server}' if is_stop else f'load {what} into {server}'
         operator.confirm(before.name, f'{text}; no robot moves by it', asks=False)
-        begin = (
-            partial(shadow_loading.stop_shadow, client, before)
+        return run_loading(
+            client,
+            load_timeout_s,
+            lambda loader: shadow_loading.stop_shadow(loader, before, reason=reason)
             if is_stop
-            else partial(shadow_loading.load_shadow, client, before, what)
+            else shadow_loading.load_shadow(loader, before, what, reason=reason),
         )
-        return run_loading(begin, load_timeout_s, reason)
 
 
 def _shadow_status(client: FleetClient, router: str, server: str) -> Report:
@@ -152,17 +162,17 @@ def _shadow_status(client: FleetClient, router: str, server: str) -> Report:
     )
 
 
-def run_loading(begin: Callable[..., Result], load_timeout_s: float, reason: str) -> Report:
+def run_loading(
+    client: FleetClient, load_timeout_s: float, begin: Callable[[ServerLoader], Result]
+) -> Report:
     """Run a step that loads policies; an interrupt prints what each server serves."""
-    from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
+    from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 
-    progress = LoadProgress()
+    loader = ServerLoader(client, load_timeout_s, show)
     try:
-        return begin(
-            load_timeout_s=load_timeout_s, report=show, progress=progress, reason=reason
-        ).report()
+        return begin(loader).report()
     except KeyboardInterrupt:
-        text = f'interrupted. {progress.text}'
+        text = f'interrupted. {loader.progress.text}'
         show(text)
         return Report({'error': text, 'exit_status': INTERRUPTED}, [], INTERRUPTED)
 

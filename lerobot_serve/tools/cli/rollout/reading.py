@@ -20,7 +20,6 @@ from lerobot_serve.tools.cli.operator_options import (
 )
 from lerobot_serve.tools.cli.signature import Argument, number
 from lerobot_serve.tools.output.report import Report
-from lerobot_serve.tools.output.text import sources_line
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
@@ -45,21 +44,14 @@ def since_argument(given: str) -> float:
 
 def status(*, router: RouterName = '', fleet: Fleet) -> Report:
     """Print plan, step, evidence and guards. Raises UserError."""
-    from lerobot_serve.tools.operate.learners import learner_view
     from lerobot_serve.tools.operate.operations import read_settings
-    from lerobot_serve.tools.operate.rollout import rollout_view
+    from lerobot_serve.tools.operate.rollout.rollout_view import rollout_report
 
     with fleet.client() as client:
         state = find_router(client, router)
         settings = read_settings(client, state.name)
         shadow = client.shadow(state.name) if settings.has_shadow else None
-        view = rollout_view.rollout_view(state, settings, shadow)
-        learners = client.find_learners()
-    data = {**rollout_view.as_json(view), 'learners': learner_view.as_json(learners)}
-    parts = rollout_view.as_text(view).split('\n')
-    if learners:
-        parts += ['', *learner_view.as_text(learners).split('\n')]
-    return Report(data, parts)
+        return rollout_report(state, settings, shadow, client.find_learners())
 
 
 def watch(
@@ -89,7 +81,7 @@ def watch(
 
 def add_past(watch: RolloutWatch, router: str, folder: str) -> None:
     """Give a watch the last decisions of a router, where its trace is on this machine."""
-    from lerobot_serve.tools.operate.past import history, history_text
+    from lerobot_serve.tools.operate.past import history
     from lerobot_serve.trace.format.schema import TraceError
 
     if not folder or not Path(folder).is_dir():
@@ -97,7 +89,7 @@ def add_past(watch: RolloutWatch, router: str, folder: str) -> None:
     with contextlib.suppress(TraceError, OSError):
         found = history.read_history([folder], time.time() - PAST_S)
         latest = [each for each in found.decisions if each.router == router][-PAST_SHOWN:]
-        watch.past = [history_text.decision_line(each) for each in latest]
+        watch.past = [history.decision_line(each) for each in latest]
 
 
 def history(
@@ -125,11 +117,8 @@ def history(
     fleet: Fleet,
 ) -> Report:
     """Print what the fleet did, from the traces. Raises UserError, TraceError."""
-    from lerobot_serve.tools.operate.past import history as past
-    from lerobot_serve.tools.operate.past import history_text
+    from lerobot_serve.tools.operate.past.history import history_report, read_history
 
     since_s = time.time() - hours * HOUR_S if hours else since
     traces = found_traces(traces, fleet, router, 'rollout history')
-    found = past.read_history(traces, since_s)
-    lines = history_text.as_text(found).split('\n')
-    return Report({'traces': list(traces), **past.as_json(found)}, [sources_line(traces), *lines])
+    return history_report(read_history(traces, since_s), traces)

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TYPE_CHECKING
+from typing import Annotated, Any, Literal, TYPE_CHECKING
 
 from lerobot_serve.tools.cli.arguments import Endpoints, OBSERVED, ObserverOptions
-from lerobot_serve.tools.cli.signature import add_parameters, Argument, values_of
+from lerobot_serve.tools.cli.signature import Argument, Parameter, verb_of
 from lerobot_serve.tools.recorder.options import (
     check_options,
-    CONTINUOUS,
     DAGGER,
     default,
-    flag,
     OPTIONS,
     STRATEGIES,
 )
@@ -31,68 +29,55 @@ EXAMPLE = (
     'example: lerobot-serve record bags/monday --strategy episodic  | stop with Ctrl-C; exit '
     'status 0 when the bags are complete, 1 when something is missing'
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        'folder',
-        metavar='FOLDER',
-        nargs='?',
-        type=Path,
-        help='folder of the bag, which must not exist yet; of all bags for other strategies than '
-        'continuous (bag_TIME)',
+NUMBERS = [
+    Parameter(
+        name,
+        Annotated[
+            int if option.is_whole else float, Argument(option.help, option.unit.upper() or 'N')
+        ],
+        None,
     )
-    parser.add_argument(
-        '--strategy',
-        choices=tuple(STRATEGIES),
-        default=CONTINUOUS,
-        help='; '.join(f'{name}: {text}' for name, text in STRATEGIES.items()),
-    )
-    parser.add_argument(
-        '--robot', default='', metavar='NAME', help='only this robot, by name or namespace (all)'
-    )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        '--topic',
-        dest='topics',
-        metavar='NAME',
-        nargs='+',
-        action='extend',
-        default=[],
-        help='topics to record (all topics of lerobot_serve_interfaces, /diagnostics, and what '
-        'robot files name)',
-    )
-    which.add_argument('--all', action='store_true', help='record every topic')
-    add_parameters(parser, observed)
-    for name, option in OPTIONS.items():
-        parser.add_argument(
-            flag(name),
-            type=int if option.is_whole else float,
-            metavar=option.unit.upper() or 'N',
-            help=option.help,
-        )
-    parser.add_argument(
-        '--namespace', default='', metavar='NAME', help='namespace of the node recorder'
-    )
+    for name, option in OPTIONS.items()
+]
 
 
-def main(options: argparse.Namespace) -> int:
-    """Record; return the exit status. Raises ParameterError."""
-    settings = read_settings(options)
-    return record(settings, options.namespace, observed(**values_of(observed, options)))
-
-
-def observed(
+def record(
+    folder: Annotated[
+        Path | None,
+        Argument(
+            'folder of the bag, which must not exist yet; of all bags for other strategies than '
+            'continuous (bag_TIME)',
+            'FOLDER',
+        ),
+    ] = None,
     *,
+    strategy: Annotated[
+        Literal['continuous', 'episodic', 'sentry', 'highlight', 'dagger'],
+        Argument(
+            '; '.join(f'{name}: {text}' for name, text in STRATEGIES.items()), names_default=False
+        ),
+    ] = 'continuous',
+    robot: Annotated[str, Argument('only this robot, by name or namespace (all)', 'NAME')] = '',
+    topics: Annotated[
+        Sequence[str],
+        Argument(
+            'topics to record (all topics of lerobot_serve_interfaces, /diagnostics, and what '
+            'robot files name)',
+            'NAME',
+            flags=('--topic',),
+            nargs='+',
+            either='which',
+        ),
+    ] = (),
+    all_topics: Annotated[
+        bool, Argument('record every topic', flags=('--all',), either='which')
+    ] = False,
     connect: Annotated[Endpoints, Argument(f'record {OBSERVED}', 'ENDPOINT', nargs='+')] = (),
     observer: ObserverOptions,
-) -> ZenohSettings | None:
-    """Return the settings of the link that is recorded, too. Raises UserError."""
-    return observer.settings(connect)
-
-
-def read_settings(options: argparse.Namespace) -> RecorderSettings:
-    """Return the settings of the command line. Raises ParameterError."""
+    numbers: Annotated[dict[str, Any], NUMBERS],
+    namespace: Annotated[str, Argument('namespace of the node recorder', 'NAME')] = '',
+) -> int:
+    """Record until a signal or a limit; return the exit status. Raises ParameterError."""
     from datetime import datetime
 
     from lerobot_serve.parameters import ParameterError
@@ -102,27 +87,27 @@ def read_settings(options: argparse.Namespace) -> RecorderSettings:
     from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules
     from lerobot_serve.tools.recorder.strategies.sentry import SliceRules
 
-    check_options({**vars(options), 'topic': options.topics})
-    relative = [topic for topic in options.topics if not topic.startswith('/')]
+    check_options({'strategy': strategy, 'topic': topics, 'all': all_topics, **numbers})
+    relative = [topic for topic in topics if not topic.startswith('/')]
     if relative:
         raise ParameterError(f'--topic must be full names such as /{relative[0]}, got {relative}')
-    given = {name: getattr(options, name) for name in OPTIONS}
-    value = {name: default(name) if v is None else v for name, v in given.items()}
+    value = {name: default(name) if v is None else v for name, v in numbers.items()}
     name = datetime.now().strftime('bag_%Y%m%d-%H%M%S')
-    return RecorderSettings(
-        options.folder or Path(name),
-        options.strategy,
-        options.robot,
-        frozenset(options.topics),
-        options.all,
+    settings = RecorderSettings(
+        folder or Path(name),
+        strategy,
+        robot,
+        frozenset(topics),
+        all_topics,
         RecordingLimits(int(value['max_size'] * 1e6), value['duration']),
         SliceRules(int(value['slice_size'] * 1e6), value['slice_time'], int(value['keep_slices'])),
-        EpisodeRules(options.strategy == DAGGER, value['outcome_wait'], value['gone_after']),
+        EpisodeRules(strategy == DAGGER, value['outcome_wait'], value['gone_after']),
         HighlightRules(value['before'], value['after'], value['divergence']),
     )
+    return run_recorder(settings, namespace, observer.settings(connect))
 
 
-def record(settings: RecorderSettings, namespace: str, zenoh: ZenohSettings | None) -> int:
+def run_recorder(settings: RecorderSettings, namespace: str, zenoh: ZenohSettings | None) -> int:
     """Record until a signal or a limit; return the exit status. Raises ParameterError."""
     from lerobot_serve.parameters import ParameterError
     from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
@@ -169,3 +154,6 @@ def print_summary(recorder: RecorderNode, status: int) -> int:
     bags = f' in {writer.finished} bags' if isinstance(writer, StrategyWriter) else ''
     print(f'{folder}: {messages} messages{bags}; ended {recording.ended}')
     return status or int(bool(dropped or unheard))
+
+
+add_arguments, main = verb_of(record)

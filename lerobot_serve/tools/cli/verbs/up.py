@@ -125,7 +125,7 @@ def run(plan: tuple[FleetProcess, ...]) -> int:
 
     lines = QueuedLines(write_line, lambda count: output.dropped_line(count))
     output = PrefixedOutput(
-        lines,
+        lines.write,
         [process.name for process in plan],
         colours=wants_colours(sys.stdout, dict(os.environ)),
     )

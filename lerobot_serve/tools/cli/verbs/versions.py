@@ -64,8 +64,8 @@ def show(version: Version, *, store: StoreFolder = None) -> Report:
 
     opened = _opened(store)
     entry = opened.entry(version)
-    lines = texts.details(entry, opened.path(entry.id)).split('\n')
-    return Report(texts.entry_json(entry, opened), lines, 0 if entry.manifest else 1)
+    parts = texts.details(entry, opened.path(entry.id))
+    return Report(texts.entry_json(entry, opened), parts, 0 if entry.manifest else 1)
 
 
 def verify(
@@ -90,8 +90,7 @@ def verify(
             if each.manifest:
                 with held(opened.path(each.id)):
                     faults[each.id] = faults_of(opened.path(each.id), each.manifest, count)
-    lines = texts.verified_text(faults).split('\n')
-    return Report({'versions': texts.verified_json(faults)}, lines, int(any(faults.values())))
+    return texts.verified_report(faults)
 
 
 def compare(
@@ -111,7 +110,7 @@ def compare(
     one, other = (read_manifest(opened.path(opened.entry(each).id)) for each in (first, second))
     found = differences(one, other)
     data = {'first': one.id, 'second': other.id, **msgspec.to_builtins(found)}
-    return Report(data, texts.comparison(one, other, found).split('\n'))
+    return Report(data, texts.comparison(one, other, found))
 
 
 def pin(
@@ -244,8 +243,7 @@ def publish(
         done = publish_folder(made, source, identity, details, count, follows_links=follow_links)
     entry = made.entry(done.manifest.id)
     data = {'is_new': done.is_new, 'left_out': done.left_out, **texts.entry_json(entry, made)}
-    lines = texts.published_text(done, made.path(entry.id)).split('\n')
-    return Report(data, lines, has_changed=True)
+    return Report(data, texts.published_lines(done, made.path(entry.id)), has_changed=True)
 
 
 def _parent(given: str, store: Store) -> str:

@@ -22,29 +22,29 @@ class TokenState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Access:
     """The status of the reply, and why it is not 200."""
 
     status: int
     text: str = ''
 
 
-ALLOWED = Verdict(200)
-NOT_PRIVATE = Verdict(
+ALLOWED = Access(200)
+NOT_PRIVATE = Access(
     403,
     'acting is off: the dashboard is reached over the network without TLS, where others can read '
     'the token. Start it with --tls-certificate and --tls-key, or reach it on 127.0.0.1 through '
     '`ssh -L 8300:127.0.0.1:8300 HOST`',
 )
-NO_TOKEN = Verdict(
+NO_TOKEN = Access(
     401, 'acting needs a token: open the address with #token=..., which the dashboard prints'
 )
-WRONG_TOKEN = Verdict(
+WRONG_TOKEN = Access(
     401, 'the token is wrong: compare it with the file of tokens of the dashboard'
 )
 
 
-def access(token: TokenState, *, is_loopback: bool, is_tls: bool) -> Verdict:
+def access(token: TokenState, *, is_loopback: bool, is_tls: bool) -> Access:
     """Return whether a command is allowed. `is_loopback` is of the dashboard's own address."""
     if not (is_loopback or is_tls):
         return NOT_PRIVATE

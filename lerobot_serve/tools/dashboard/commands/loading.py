@@ -16,7 +16,7 @@ from lerobot_serve.tools.dashboard.commands.request import CommandRequest
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.outcome import Result, ResultUnknown
 from lerobot_serve.tools.operate.rollout import rollouts
-from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
+from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 
 # as the verb waits for a server; an episode that runs in slot a may last as long as the second
 LOAD_LIMIT_S, EPISODE_LIMIT_S = 300.0, 60.0
@@ -39,7 +39,7 @@ class Loading:
         return asdict(self) | {'changes': list(self.changes)}
 
 
-Report = Callable[[Loading], object]
+ReportStep = Callable[[Loading], object]
 
 
 def without_result(begun: Loading, reason: str) -> Loading:
@@ -49,7 +49,7 @@ def without_result(begun: Loading, reason: str) -> Loading:
 
 
 def run_loading(
-    client: FleetClient, node: str, request: CommandRequest, begun: Loading, report: Report
+    client: FleetClient, node: str, request: CommandRequest, begun: Loading, report: ReportStep
 ) -> Loading:
     """Run the verb by the functions of the command line; report each step, return the end."""
 
@@ -67,23 +67,8 @@ def run_loading(
 def _result(
     client: FleetClient, node: str, request: CommandRequest, report: Callable[[str], None]
 ) -> Result:
-    before, progress = client.router(node), LoadProgress()
+    before, loader = client.router(node), ServerLoader(client, LOAD_LIMIT_S, report)
     if request.verb == commands.START:
-        return rollouts.start(
-            client,
-            before,
-            request.policy,
-            rollouts.parsed_plan(request.rollout_plan),
-            load_timeout_s=LOAD_LIMIT_S,
-            report=report,
-            progress=progress,
-            reason=request.reason,
-        )
-    return rollouts.finish(
-        client,
-        before,
-        load_timeout_s=LOAD_LIMIT_S,
-        report=report,
-        progress=progress,
-        reason=request.reason,
-    )
+        steps = rollouts.parsed_plan(request.rollout_plan)
+        return rollouts.start(loader, before, request.policy, steps, reason=request.reason)
+    return rollouts.finish(loader, before, reason=request.reason)

@@ -25,7 +25,7 @@ from lerobot_serve.tools.operate.rollout.steering import (
 )
 
 
-class Fleet(Protocol):
+class FleetStates(Protocol):
     """The newest states; each raises UserError for a name that is not there."""
 
     def router(self, node: str) -> RouterView: ...
@@ -57,7 +57,7 @@ class Planned:
         return self.rule.text
 
 
-def planned(request: CommandRequest, fleet: Fleet) -> Planned:
+def planned(request: CommandRequest, fleet: FleetStates) -> Planned:
     """Return what the command would do. Raises UserError for a target that is not there."""
     verb = request.verb
     if verb in commands.ROBOT:

@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import threading
 import traceback
-from typing import Any, Protocol
+from typing import Any
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
@@ -22,7 +22,7 @@ from lerobot_serve.tools.dashboard.commands import loading
 from lerobot_serve.tools.dashboard.commands import request as commands
 from lerobot_serve.tools.dashboard.commands.loading import Loading
 from lerobot_serve.tools.dashboard.commands.planned import (
-    Fleet,
+    FleetStates,
     Planned,
     planned,
     refusal_text,
@@ -39,19 +39,15 @@ from lerobot_serve.tools.operate.rollout import rollouts
 from lerobot_serve.tools.operate.rule import changed_text
 from lerobot_serve.tools.output.text import without_controls
 
-COMMANDS = 8
-
-
-class OpenClient(Protocol):
-    """Opens a client of an operator, whose name it is given, for calls of at most `limit_s`."""
-
-    def __call__(self, operator: str, limit_s: float = ..., /) -> FleetClient: ...
+COMMANDS, CALL_LIMIT_S = 8, 5.0
+# opens a client of an operator of this name, for calls of at most so long [s]
+OpenClient = Callable[[str, float], FleetClient]
 
 
 class FreshFleet:
-    """The states by a client, waited for; see Fleet."""
+    """The states by a client, waited for; see FleetStates."""
 
-    def __init__(self, client: FleetClient, known: Fleet) -> None:
+    def __init__(self, client: FleetClient, known: FleetStates) -> None:
         self._client, self._known = client, known
 
     def router(self, node: str) -> RouterView:
@@ -87,7 +83,7 @@ class CommandRunner:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: FleetStates,
         open_client: OpenClient,
         log: Callable[[str], object],
         on_outcome: Callable[[str, str], object],
@@ -124,7 +120,7 @@ class CommandRunner:
         now = planned(request, self._fleet)
         with contextlib.ExitStack() as held:
             held.enter_context(self._held(now.node))
-            with self._open_client(by) as client:
+            with self._open_client(by, CALL_LIMIT_S) as client:
                 now = planned(request, FreshFleet(client, self._fleet))
                 if refusal := changed_text(request.confirm or '', now.text) or refusal_text(now):
                     raise UserError(refusal)

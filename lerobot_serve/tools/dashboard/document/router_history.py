@@ -12,7 +12,7 @@ import threading
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded, rounded
 from lerobot_serve.tools.operate.fleet_state import RouterView
-from lerobot_serve.tools.operate.rollout.rollout_view import changes, rollout_view, RolloutSettings
+from lerobot_serve.tools.operate.rollout.rollout_view import bars, changes, RolloutSettings
 
 DECISIONS, POINTS = 20, 2000
 
@@ -57,7 +57,7 @@ class Evidence:
             rounded(canary.log10_evidence_worse, 3),
             canary.share_percent,
         )
-        needed = {bar.decision: bar.needed for bar in rollout_view(view, settings).bars}
+        needed = {bar.decision: bar.needed for bar in bars(view, settings)}
         with self._lock:
             if canary.candidate_policy != self._candidate:
                 self._candidate, self._needed = canary.candidate_policy, (None, None)

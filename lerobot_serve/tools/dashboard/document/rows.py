@@ -36,19 +36,17 @@ from lerobot_serve.tools.operate.fleet_state import (
     shown,
 )
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
+from lerobot_serve.tools.operate.learners.learner_view import FIELDS as LEARNER_FIELDS
 from lerobot_serve.tools.operate.robots.fleet_table import (
+    FIELDS,
     is_stopped,
+    MEASURED,
     MOVING_RUNG,
     SEVERITY,
     UNKNOWN_SEVERITY,
 )
-from lerobot_serve.tools.operate.rollout.rollout_view import (
-    guard_title,
-    guard_words,
-    rollout_view,
-    RolloutSettings,
-    RolloutView,
-)
+from lerobot_serve.tools.operate.rollout import rollout_view
+from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 from lerobot_serve.tools.operate.rollout.steering import steering_rule, STEERING_VERBS
 
 SILENT_RANK, STOPPED_RANK, FIRST_RANK = 0, 1, 2
@@ -62,11 +60,7 @@ def robot_row(sample: EdgeSample, action_age_limit_s: float | None) -> Json:
     return without_nulls(
         {
             'name': robot.name,
-            **_fields(
-                robot.edge,
-                *('client_id', 'state', 'rung', 'paused', 'intervention', 'reason', 'server'),
-                *('slot', 'policy', 'episode_id', 'task', 'stalls', 'cage_trips'),
-            ),
+            **_fields(robot.edge, *(name for name in FIELDS if name not in MEASURED)),
             **noisy_numbers(sample),
             'stopped': is_stopped(robot),
             'action_age_limit_s': action_age_limit_s,
@@ -121,11 +115,7 @@ def learner_row(learner: LearnerView) -> Json:
     return without_nulls(
         {
             'phase': learner.phase,
-            **_fields(
-                learner.state,
-                *('text', 'round', 'parent', 'latest'),
-                *('episodes', 'episodes_new', 'episodes_wanted'),
-            ),
+            **_fields(learner.state, *LEARNER_FIELDS),
             'is_running': learner.is_running,
             'progress': rounded(learner.progress, 3),
             'loss': significant(learner.loss, LOSS_DIGITS),
@@ -148,7 +138,7 @@ def router_row(
         {
             **_fields(state, 'health', 'text', 'split_percent', 'sessions'),
             'slots': {slot.slot: _slot(slot) for slot in state.slots},
-            'rollout': _rollout(rollout_view(view, settings, shadow), view),
+            'rollout': _rollout(view, settings),
             'shadow': _shadow(shadow),
             'decisions': decisions,
             'actions': actions(view, settings.plan),
@@ -177,16 +167,18 @@ def _replica(replica: ReplicaState) -> Json:
     }
 
 
-def _rollout(rollout: RolloutView, view: RouterView) -> Json:
+def _rollout(view: RouterView, settings: RolloutSettings) -> Json:
+    canary = view.canary
+    hours = rollout_view.hours_left(canary)
     return {
-        'phase': view.canary.state.name,
+        'phase': canary.state.name,
         **_fields(
-            view.canary,
+            canary,
             *('step', 'step_count', 'share_percent', 'text'),
             candidate='candidate_policy',
             champion='champion_policy',
         ),
-        'plan': rollout.plan,
+        'plan': settings.plan.text if settings.plan else '',
         'bars': [
             {
                 'decision': bar.decision,
@@ -194,21 +186,21 @@ def _rollout(rollout: RolloutView, view: RouterView) -> Json:
                 'needed': rounded(bar.needed, 3),
                 'ratio': rounded(bar.ratio, 3),
             }
-            for bar in rollout.bars
+            for bar in rollout_view.bars(view, settings)
         ],
-        'guards': [_guard(each) for each in rollout.guards],
-        'episodes_left': rollout.episodes_left,
-        'hours_left': None if rollout.hours_left is None else significant(rollout.hours_left, 2),
-        'candidate_outcomes': list(rollout.candidate_outcomes),
-        'champion_outcomes': list(rollout.champion_outcomes),
+        'guards': [_guard(each) for each in rollout_view.guards(canary)],
+        'episodes_left': rollout_view.episodes_left(canary),
+        'hours_left': None if hours is None else significant(hours, 2),
+        'candidate_outcomes': list(rollout_view.candidate_outcomes(canary)),
+        'champion_outcomes': list(rollout_view.champion_outcomes(canary)),
     }
 
 
 def _guard(guard: GuardState) -> Json:
     left = headroom(guard)
     return {
-        'name': guard_title(guard),
-        'text': guard_words(guard),
+        'name': rollout_view.guard_title(guard),
+        'text': rollout_view.guard_words(guard),
         'headroom': None if left is None else significant(left),
         'is_off': not guard.limit,
     }

@@ -26,7 +26,7 @@ RunCommand = Callable[[CommandRequest, str, str], Reply]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class SiteAccess:
     """How the dashboard is reached."""
 
     is_loopback: bool
@@ -37,7 +37,7 @@ class CommandsRoute:
     """`run` is called in a thread of `threads` with the command, the name and the address."""
 
     def __init__(
-        self, site: Site, tokens: Tokens, run: RunCommand, threads: ThreadPoolExecutor
+        self, site: SiteAccess, tokens: Tokens, run: RunCommand, threads: ThreadPoolExecutor
     ) -> None:
         self._site, self._tokens, self._run, self._threads = site, tokens, run, threads
         self.wrong_tokens = WrongTokens()

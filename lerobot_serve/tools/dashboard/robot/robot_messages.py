@@ -16,7 +16,13 @@ from lerobot_serve.contract.records import EdgeState, ExecutedAction
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.tools.dashboard.document.printed_numbers import rounded
 from lerobot_serve.tools.dashboard.robot.last_request import camera_names, LastRequests
-from lerobot_serve.tools.dashboard.robot.window import Event, Executed, Heard, Plan, series
+from lerobot_serve.tools.dashboard.robot.window import (
+    Executed,
+    Heard,
+    RobotEvent,
+    series,
+    ShownPlan,
+)
 from lerobot_serve_interfaces.srv import OpenSession
 
 DIGITS, NAMES, PLAN_ROWS = 4, 256, 1000
@@ -54,7 +60,7 @@ class RobotMessages:
 
     def note(self, now_ms: int, kind: str, text: str) -> None:
         """Add an event that no message shows."""
-        self._heard.events.append(Event(now_ms, kind, text))
+        self._heard.events.append(RobotEvent(now_ms, kind, text))
 
     def on_chunk(self, raw: bytes, client_id: str, now_ms: int) -> None:
         """Add a chunk; one of another robot is ignored."""
@@ -67,11 +73,11 @@ class RobotMessages:
             return
         if chunk.status != Status.OK:
             text = f'reply {chunk.status}: {chunk.status_text}'
-            self._heard.events.append(Event(now_ms, 'reply', text))
+            self._heard.events.append(RobotEvent(now_ms, 'reply', text))
             return
         rows = [numbers(row) for row in chunk.robot[:PLAN_ROWS].tolist()]
         times = [int(now_ms + index * self._step_ms) for index in range(len(rows))]
-        self._heard.plan = Plan(times, series(rows), chunk.policy, chunk.header.seq)
+        self._heard.plan = ShownPlan(times, series(rows), chunk.policy, chunk.header.seq)
 
     def on_session(self, event: OpenSession.Event, client_id: str) -> None:
         """Note the names of the joints and the control rate, of the robot's own sessions."""

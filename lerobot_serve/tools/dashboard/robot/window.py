@@ -31,7 +31,7 @@ class Executed(NamedTuple):
     reason: str = ''
 
 
-class Plan(NamedTuple):
+class ShownPlan(NamedTuple):
     """The newest chunk, in the robot's units: a series for each joint."""
 
     t_ms: list[int]
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
         return {**self._asdict(), 'policy': bounded(self.policy)}
 
 
-class Event(NamedTuple):
+class RobotEvent(NamedTuple):
     """Something that happened to the robot."""
 
     t_ms: int
@@ -59,8 +59,8 @@ class Heard:
     """What was heard of a robot since the last time."""
 
     executed: list[Executed] = field(default_factory=list)
-    plan: Plan | None = None
-    events: list[Event] = field(default_factory=list)
+    plan: ShownPlan | None = None
+    events: list[RobotEvent] = field(default_factory=list)
     names: tuple[str, ...] = ()
     images: tuple[int, tuple[str, ...]] | None = None
 
@@ -75,8 +75,8 @@ class RobotWindow:
     def __init__(self, robot: str) -> None:
         self._robot = robot
         self._points: deque[Executed] = deque(maxlen=POINTS)
-        self._events: deque[Event] = deque(maxlen=EVENTS)
-        self._plan: Plan | None = None
+        self._events: deque[RobotEvent] = deque(maxlen=EVENTS)
+        self._plan: ShownPlan | None = None
         self._names: tuple[str, ...] = ()
         self._images: Json | None = None
         self._last: Executed | None = None
@@ -118,7 +118,7 @@ class RobotWindow:
             self._points.popleft()
         return added
 
-    def _changes(self, executed: list[Executed]) -> list[Event]:
+    def _changes(self, executed: list[Executed]) -> list[RobotEvent]:
         """Return an event for each change of the rung or of the cage's result."""
         events = []
         for point in executed:
@@ -127,9 +127,11 @@ class RobotWindow:
                 continue
             if point.rung != last.rung:
                 text = f'{last.rung} -> {point.rung}'
-                events.append(Event(point.t_ms, 'ladder', _with_reason(text, point.reason)))
+                events.append(RobotEvent(point.t_ms, 'ladder', _with_reason(text, point.reason)))
             if point.cage != last.cage and point.cage != 'PASS':
-                events.append(Event(point.t_ms, 'cage', _with_reason(point.cage, point.reason)))
+                events.append(
+                    RobotEvent(point.t_ms, 'cage', _with_reason(point.cage, point.reason))
+                )
         return events[-EVENTS:]
 
     def snapshot(self, state: Json | None) -> Json:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol, TextIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import TextIO
 
 from lerobot_serve.tools.output.text import log_line
 
@@ -42,26 +42,19 @@ class LineBuffer:
         return text
 
 
-class LineStream(Protocol):
-    """A stream that gets a whole line in each call."""
-
-    def write(self, text: str, /) -> object: ...
-
-    def flush(self) -> object: ...
-
-
 class PrefixedOutput:
-    """Writes lines with aligned names, in colour if wanted."""
+    """Gives lines with aligned names, in colour if wanted, to `write_line`, one in each call."""
 
-    def __init__(self, stream: LineStream, names: Iterable[str], *, colours: bool) -> None:
-        self._stream, self._has_colours = stream, colours
+    def __init__(
+        self, write_line: Callable[[str], object], names: Iterable[str], *, colours: bool
+    ) -> None:
+        self._write_line, self._has_colours = write_line, colours
         self._names = [OWN_NAME, *names]
         self._width = max(map(len, self._names))
 
     def write(self, name: str, line: str) -> None:
         """Write one line. Raises OSError when the reader has gone."""
-        self._stream.write(self._text(name, line))
-        self._stream.flush()
+        self._write_line(self._text(name, line))
 
     def own(self, line: str) -> None:
         """Write a line of `up` itself."""

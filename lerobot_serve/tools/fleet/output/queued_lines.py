@@ -51,9 +51,6 @@ class QueuedLines:
             self._add_dropped()
             self._add(line)
 
-    def flush(self) -> None:
-        """Do nothing: each line is written as soon as possible."""
-
     def close(self, limit_s: float) -> bool:
         """Wait until all lines are written; return whether they were within the limit."""
         with self._changed:

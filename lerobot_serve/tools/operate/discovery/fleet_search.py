@@ -13,12 +13,13 @@ import time
 
 from rclpy.node import Node
 
-from lerobot_serve.contract.records import EdgeState, RouterState
+from lerobot_serve.contract.records import CanaryState, EdgeState, RouterState
 from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.discovery.graph_search import GraphSearch, STATE
 from lerobot_serve.tools.operate.discovery.known_nodes import KnownNodes
 from lerobot_serve.tools.operate.discovery.latched_states import LatchedStates, Received
 from lerobot_serve.tools.operate.fleet_state import RobotView
+from lerobot_serve.tools.operate.service_calls import ServiceCalls
 
 ROUTER_KIND, ROBOT_KIND = RouterState.__name__, EdgeState.__name__
 # a state that is older by its own clock is of a robot that hangs, or whose clock is off: a new one
@@ -28,19 +29,18 @@ OLD_STATE_S, NEW_STATE_S = 2.0, 1.2
 LAST_STATES_S = 1.0
 
 
-class FleetSearch:
+class FleetSearch(ServiceCalls):
     """`known` are the nodes that this machine has found before; `timeout_s` limits each wait."""
 
-    def __init__(self, node: Node, states: LatchedStates, known: KnownNodes | None) -> None:
-        self._node, self._states, self._known = node, states, known
+    def __init__(self, node: Node, timeout_s: float, known: KnownNodes | None) -> None:
+        super().__init__(node, timeout_s)
+        self._states, self._known = LatchedStates(node), known
 
-    def find_routers(
-        self, wanted: str, timeout_s: float, on_found: Callable[[str], None]
-    ) -> list[str]:
+    def find_routers(self, wanted: str = '') -> list[str]:
         """Return the routers, at once when `wanted` is among them."""
         is_wanted = partial(is_named, wanted) if wanted else None
         found = self._graph_search(ROUTER_KIND).run(
-            timeout_s, on_found=on_found, is_wanted=is_wanted, lists_missing=True
+            self.timeout_s, on_found=self._watch_router, is_wanted=is_wanted, lists_missing=True
         )
         if self._known and found and not wanted:
             self._known.replace(ROUTER_KIND, found)
@@ -51,15 +51,16 @@ class FleetSearch:
         seen, now_s = self._known.seen(ROUTER_KIND) if self._known else {}, time.time()
         return {node: now_s - at_s for node, at_s in seen.items()}
 
-    def find_robot_nodes(self, timeout_s: float, on_found: Callable[[str], object]) -> list[str]:
+    def find_robot_nodes(self, on_found: Callable[[str], object]) -> list[str]:
         """Return the nodes of the robots without waiting for their states."""
-        return self._graph_search(ROBOT_KIND).run(timeout_s, on_found=on_found, lists_missing=True)
+        search = self._graph_search(ROBOT_KIND)
+        return search.run(self.timeout_s, on_found=on_found, lists_missing=True)
 
     def known_robots(self) -> list[str]:
         """Return the nodes of the robots that were found in the last hour."""
         return [*self._known.seen(ROBOT_KIND)] if self._known else []
 
-    def find_robots(self, wanted: str, timeout_s: float, *, may_be_none: bool) -> list[RobotView]:
+    def find_robots(self, wanted: str = '', *, may_be_none: bool = False) -> list[RobotView]:
         """
         Return the robots, without waiting for others when `wanted`, the name of a robot, its edge
         or its client, is among them. One that publishes nothing, or was found before and is not
@@ -67,15 +68,15 @@ class FleetSearch:
         """
         is_wanted = partial(self._is_robot, wanted) if wanted else None
         nodes = self._graph_search(ROBOT_KIND).run(
-            timeout_s,
+            self.timeout_s,
             on_found=lambda node: self._states.watch(EdgeState, node + STATE),
             is_wanted=is_wanted,
             may_be_none=may_be_none,
             lists_missing=True,
         )
         asked = [node for node in nodes if is_wanted and is_wanted(node)] or nodes
-        self._wait_for_states(asked, timeout_s)
-        self._wait_for_new_states(asked, timeout_s)
+        self._wait_for_states(asked)
+        self._wait_for_new_states(asked)
         robots = [self._robot_now(node) for node in nodes]
         return [*robots, *self._missing(nodes)]
 
@@ -83,6 +84,19 @@ class FleetSearch:
         """Forget the robots that were found before, so that none of them is missing."""
         if self._known:
             self._known.replace(ROBOT_KIND, ())
+
+    @property
+    def no_robot_text(self) -> str:
+        """The error of a verb that finds no robot."""
+        return (
+            f'no robot is found within {self.timeout_s:g} s: check that its edge_controller runs, '
+            'and that ROS_DOMAIN_ID is the same here and there (callers of a gateway are no '
+            'robots: its log and metrics have them)'
+        )
+
+    def _watch_router(self, name: str) -> None:
+        self._states.watch(RouterState, name + STATE)
+        self._states.watch(CanaryState, f'{name}/canary')
 
     def _graph_search(self, kind: str) -> GraphSearch:
         return GraphSearch(self._node, kind, self._known.seen(kind) if self._known else {})
@@ -92,10 +106,11 @@ class FleetSearch:
         found = self._states.get(node + STATE)
         return is_named(wanted, node) or bool(found and found.message.client_id == wanted)
 
-    def _wait_for_states(self, nodes: Sequence[str], timeout_s: float) -> None:
+    def _wait_for_states(self, nodes: Sequence[str]) -> None:
         """Wait for a first state of each; for the last ones LAST_STATES_S after each arrival."""
         while missing := self._count_missing(nodes):
-            limit_s = timeout_s if missing == len(nodes) else min(LAST_STATES_S, timeout_s)
+            is_first = missing == len(nodes)
+            limit_s = self.timeout_s if is_first else min(LAST_STATES_S, self.timeout_s)
 
             def has_more(before: int = missing) -> bool:
                 return self._count_missing(nodes) < before
@@ -106,7 +121,7 @@ class FleetSearch:
     def _count_missing(self, nodes: Sequence[str]) -> int:
         return sum(self._states.get(node + STATE) is None for node in nodes)
 
-    def _wait_for_new_states(self, nodes: Sequence[str], timeout_s: float) -> None:
+    def _wait_for_new_states(self, nodes: Sequence[str]) -> None:
         """Wait for a new state of those whose last one is old."""
         found = {node: self._states.get(node + STATE) for node in nodes}
         old = {node: state.arrivals for node, state in found.items() if state and is_old(state)}
@@ -115,7 +130,7 @@ class FleetSearch:
             now = {node: self._states.get(node + STATE) for node in old}
             return all(state and state.arrivals > old[node] for node, state in now.items())
 
-        self._states.wait(are_new, min(NEW_STATE_S, timeout_s))
+        self._states.wait(are_new, min(NEW_STATE_S, self.timeout_s))
 
     def _robot_now(self, node: str) -> RobotView:
         found = self._states.get(node + STATE)

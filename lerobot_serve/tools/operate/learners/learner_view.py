@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from lerobot_serve.tools.operate.fleet_state import shown
@@ -13,6 +13,7 @@ from lerobot_serve.tools.operate.learners.learner_state import (
     RUNNING_PHASES,
 )
 from lerobot_serve.tools.operate.silent_robots import age_text
+from lerobot_serve.tools.output.report import Facts, Part
 from lerobot_serve.tools.output.text import without_controls
 
 BAR_WIDTH = 30
@@ -34,7 +35,7 @@ MEASURED = ('progress', 'loss', 'remaining_s')
 WHY_SILENT = 'it ended, hangs, or its link is cut'
 
 
-def as_json(learners: Iterable[LearnerView]) -> list[dict[str, Any]]:
+def learners_json(learners: Iterable[LearnerView]) -> list[dict[str, Any]]:
     """Return the learners as JSON objects; what is measured is null of a silent one."""
     return [_object(learner) for learner in learners]
 
@@ -54,28 +55,28 @@ def _object(learner: LearnerView) -> dict[str, Any]:
     return found | dict.fromkeys(MEASURED) if learner.is_silent else found
 
 
-def as_text(learners: Iterable[LearnerView]) -> str:
-    """Return the learners as lines of text; names and texts may come from anywhere."""
-    lines = [line for learner in learners for line in _lines(learner)]
-    return '\n'.join(map(without_controls, lines))
+def learner_parts(learners: Iterable[LearnerView]) -> Iterator[Part]:
+    """Yield the learners for people; names and texts may come from anywhere."""
+    for learner in learners:
+        yield f'{learner.node}: {heading(learner)}'
+        if learner.phase != NO_STATE:
+            yield Facts(list(_facts(learner)))
+            if learner.state.text:
+                yield f'  {learner.state.text}'
 
 
-def _lines(learner: LearnerView) -> list[str]:
-    lines = [f'{learner.node}: {heading(learner)}']
-    if learner.phase == NO_STATE:
-        return lines
+def _facts(learner: LearnerView) -> Iterator[tuple[str, str]]:
+    state = learner.state
     if learner.is_running:
-        lines.append(f'  progress   {progress_text(learner)}')
-    lines += [
-        f'  episodes   {learner.state.episodes_new} of {learner.state.episodes_wanted} new, '
-        f'{learner.state.episodes} in all',
-        f'  parent     {learner.state.parent or "none"}',
-        f'  published  {learner.state.latest or "none yet"}',
-    ]
-    if learner.state.dropped:
-        counts = ', '.join(f'{drop.count} {drop.reason}' for drop in learner.state.dropped)
-        lines.append(f'  dropped    {counts}')
-    return [*lines, *([f'  {learner.state.text}'] if learner.state.text else [])]
+        yield 'progress', progress_text(learner)
+    yield (
+        'episodes',
+        f'{state.episodes_new} of {state.episodes_wanted} new, {state.episodes} in all',
+    )
+    yield 'parent', state.parent or 'none'
+    yield 'published', state.latest or 'none yet'
+    if state.dropped:
+        yield 'dropped', ', '.join(f'{drop.count} {drop.reason}' for drop in state.dropped)
 
 
 def heading(learner: LearnerView) -> str:

@@ -9,12 +9,16 @@ From the traces of routers, edges and servers. One thread; reads files.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from lerobot_serve.tools.operate.past.history_words import decision_text, is_decision
+from lerobot_serve.tools.output.local_time import format_local
+from lerobot_serve.tools.output.report import Facts, Part, Report
+from lerobot_serve.tools.output.text import sources_line
 from lerobot_serve.tools.traces.query import TraceQuery
 from lerobot_serve.tools.traces.trace_run import Entry
 from lerobot_serve.trace.format.records import (
@@ -126,24 +130,43 @@ class _Reader:
             self._history.robots.setdefault(node, Counter())[what] += 1
 
 
-def as_json(history: History) -> dict[str, Any]:
-    """Return the history as a JSON object."""
-    return {
-        'decisions': [asdict(decision) for decision in history.decisions],
-        'episodes': dict(history.episodes),
-        'outcomes': {policy: dict(counts) for policy, counts in history.outcomes.items()},
-        'robots': {robot: dict(counts) for robot, counts in history.robots.items()},
-        'servers': {server: dict(counts) for server, counts in history.servers.items()},
-    }
+def history_report(history: History, traces: Sequence[str]) -> Report:
+    """Return the decisions, then the counts of policies, robots and servers."""
+    parts: list[Part] = [sources_line(traces), *map(decision_line, history.decisions)]
+    if not history.decisions:
+        parts.append('no decision')
+    for title, rows in (
+        ('episodes and outcomes of each policy:', _outcome_rows(history)),
+        ('robots that halted or stalled:', _count_rows(history.robots)),
+        ('servers with incidents:', _count_rows(history.servers)),
+    ):
+        if rows:
+            parts += ['', title, Facts(rows)]
+    return Report({'traces': list(traces), **msgspec.to_builtins(history)}, parts)
 
 
-def outcome_lines(history: History) -> list[str]:
-    """Return one line of episodes and outcomes for each policy."""
-    lines = []
+def decision_line(each: Decision) -> str:
+    """Return one decision with its local time, reason and author."""
+    at = format_local(each.time_s, day=True, to='seconds')
+    why = f': {each.why}' if each.why else ''
+    by = f' [by {each.by}]' if each.by else ''
+    return f'{at}  {each.router}  {each.what}{why}{by}'
+
+
+def _outcome_rows(history: History) -> list[tuple[str, str]]:
+    """Return the episodes and outcomes of each policy."""
+    rows = []
     for policy in sorted({*history.outcomes, *history.episodes}):
         counts = history.outcomes.get(policy, Counter())
         parts = [f'{count} {name}' for name, count in counts.most_common()]
         if begun := history.episodes.get(policy):
             parts.insert(0, f'{begun} episodes begun')
-        lines.append(f'{policy}: {", ".join(parts)}')
-    return lines
+        rows.append((policy, ', '.join(parts)))
+    return rows
+
+
+def _count_rows(counts: Mapping[str, Counter[str]]) -> list[tuple[str, str]]:
+    return [
+        (name, ', '.join(f'{what} {count}x' for what, count in found.most_common()))
+        for name, found in sorted(counts.items())
+    ]

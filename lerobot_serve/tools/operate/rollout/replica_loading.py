@@ -42,13 +42,10 @@ UNCHANGED = '. Nothing was changed'
 @dataclass(slots=True)
 class LoadProgress:
     """
-    What each server of a slot serves now, in words, in the order in which they are loaded; what
-    else was changed; the servers that serve the new policy, and those that do not yet.
-    `has_changed`: a server was unloaded, or something else was changed.
+    What each server of a slot serves now, in words, in the order in which they are loaded, and
+    what else was changed. `has_changed`: a server was unloaded, or something else was changed.
     """
 
-    done: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
     serves: dict[str, str] = field(default_factory=dict)
     has_changed: bool = False
 
@@ -91,7 +88,7 @@ class ServerLoader:
     client: FleetClient
     timeout_s: float
     report: Callable[[str], None]
-    progress: LoadProgress
+    progress: LoadProgress = field(default_factory=LoadProgress)
 
     def check(self, server: str, path: str) -> None:
         """Raise UserError for a server that may not load a path, NotReached without a server."""
@@ -130,61 +127,46 @@ class ServerLoader:
 @dataclass(slots=True)
 class SlotLoader:
     """
-    Loads one policy into the servers of a slot; one thread.
+    Loads one policy into the servers of a slot by `loader`; one thread.
 
     values      the parameters that name the policy
     fingerprint expected of each server; empty: that of the first one
     check_may_go_on  called before each server; raises UserError when the reason has gone
-    report      receives one line for each step
     """
 
-    client: FleetClient
+    loader: ServerLoader
     router: str
     slot: str
     values: Mapping[str, object]
-    timeout_s: float
-    report: Callable[[str], None]
     fingerprint: str = ''
     check_may_go_on: Callable[[], None] = lambda: None
-    progress: LoadProgress = field(default_factory=LoadProgress)
 
     def run(self, now: RouterView) -> RouterView:
         """Load the policy; return the state in which the slot serves it. Raises UserError."""
-        slot = now.slot(self.slot)
+        slot, progress = now.slot(self.slot), self.loader.progress
         assert slot
         for replica in slot.replicas:
-            is_done = is_loaded(replica, self.fingerprint)
-            (self.progress.done if is_done else self.progress.left).append(replica.server)
-            self.progress.serves[replica.server] = f'serves {replica.policy or "no policy"}'
-        return self.progress.run(lambda: self._load_all(slot))
+            progress.serves[replica.server] = f'serves {replica.policy or "no policy"}'
+        return progress.run(lambda: self._load_all(slot))
 
     def _load_all(self, slot: SlotState) -> RouterView:
         self.check(slot)
-        for server in tuple(self.progress.left):
+        before = self.fingerprint
+        for server in [r.server for r in slot.replicas if not is_loaded(r, before)]:
             self.check_may_go_on()
-            self._load(server)
-            self.progress.left.remove(server)
-            self.progress.done.append(server)
+            self._check_fingerprint(server, self.loader.load(server, self.values))
         return self._wait_for_slot()
 
     def check(self, slot: SlotState) -> None:
         """Raise UserError for a server that is missing or may not change its policy."""
         for replica in slot.replicas:
             try:
-                self.servers.check(replica.server, str(self.values[POLICY_PATH]))
+                self.loader.check(replica.server, str(self.values[POLICY_PATH]))
             except NotReached as error:
                 raise UserError(
                     f'{replica.server} of slot {slot.slot} does not run: {replica.text or error}. '
                     'Start it first. Nothing was changed'
                 ) from error
-
-    def _load(self, server: str) -> None:
-        loaded = self.servers.load(server, self.values)
-        self._check_fingerprint(server, loaded)
-
-    @property
-    def servers(self) -> ServerLoader:
-        return ServerLoader(self.client, self.timeout_s, self.report, self.progress)
 
     def _check_fingerprint(self, server: str, found: str) -> None:
         """Wait until the router sees the new policy. Raises UserError."""
@@ -194,12 +176,12 @@ class SlotLoader:
                 f'{server} loaded {found}, expected {self.fingerprint}: the files in '
                 f'{self.values[POLICY_PATH]} differ between the machines'
             )
-        seen = self.client.wait_for_router(
-            self.router, lambda now: self._is_seen(now, server), self.timeout_s
+        seen = self.loader.client.wait_for_router(
+            self.router, lambda now: self._is_seen(now, server), self.loader.timeout_s
         )
         if seen is None:
             raise UserError(f'{server} serves {found}, and {self.router} does not report it ready')
-        self.report(f'{server}: serves {found}')
+        self.loader.report(f'{server}: serves {found}')
 
     def _is_seen(self, now: RouterView, server: str) -> bool:
         slot = now.slot(self.slot)
@@ -213,9 +195,10 @@ class SlotLoader:
             slot = now.slot(self.slot)
             return bool(slot and slot.policy == self.fingerprint and slot_is_ready(slot))
 
-        found = self.client.wait_for_router(self.router, accepts, self.timeout_s)
+        client = self.loader.client
+        found = client.wait_for_router(self.router, accepts, self.loader.timeout_s)
         if found is None:
-            now = self.client.router(self.router).slot(self.slot)
+            now = client.router(self.router).slot(self.slot)
             raise UserError(
                 f'slot {self.slot} is not healthy with {self.fingerprint}: '
                 f'{now.text if now else "unknown"}'
@@ -259,24 +242,26 @@ def is_in_slot(robot: RobotView, slot: str = CHAMPION_SLOT) -> bool:
     return robot.edge.slot == slot and bool(robot.edge.episode_id)
 
 
-def wait_until_empty(
-    client: FleetClient, slot: str, router: str, report: Callable[[str], None]
-) -> None:
+def wait_until_empty(loader: ServerLoader, slot: str, router: str) -> None:
     """
     Wait until no episode of the robots of a router runs in a slot. Raises UserError; nothing was
     changed then.
     """
-    found = client.find_robots(may_be_none=True)
+    found = loader.client.find_robots(may_be_none=True)
     for robot in found:
         if robot.is_silent and not is_in_slot(robot, slot):
-            report(f'{robot.name} is {robot.edge.reason}; an episode of it may run in slot {slot}')
+            loader.report(
+                f'{robot.name} is {robot.edge.reason}; an episode of it may run in slot {slot}'
+            )
     for robot in robots_in_slot(found, slot):
         if node_name(robot.edge.server) != router:
             continue
         # a silent robot may still play its episode: only its way to this machine may be cut
         age = f'; it is {robot.edge.reason}' if robot.is_silent else ''
-        report(f'wait for {robot.name}: episode {robot.edge.episode_id} runs in slot {slot}{age}')
-        if not client.wait_for_robot(robot.node, lambda now: not is_in_slot(now, slot)):
+        loader.report(
+            f'wait for {robot.name}: episode {robot.edge.episode_id} runs in slot {slot}{age}'
+        )
+        if not loader.client.wait_for_robot(robot.node, lambda now: not is_in_slot(now, slot)):
             raise UserError(
                 f'{robot.name} still runs episode {robot.edge.episode_id} in slot {slot}{age}; '
                 f'wait for its end with a larger --timeout-s, or move it: `lerobot-serve drain '

@@ -7,18 +7,24 @@ Pure functions of what a router publishes and of its canary parameters.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 import math
 from typing import Any
 
-from lerobot_serve.contract.records import GuardState, ShadowSummary, SlotState
+from lerobot_serve.contract.records import CanaryState, GuardState, ShadowSummary, SlotState
 from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.operate.fleet_state import headroom, RouterView, shown
+from lerobot_serve.tools.operate.learners.learner_state import LearnerView
+from lerobot_serve.tools.operate.learners.learner_view import learner_parts, learners_json
+from lerobot_serve.tools.output.report import Facts, Part, Report
 from lerobot_serve.tools.output.text import without_controls
 
+Json = dict[str, Any]
+
 LOG10_E = math.log10(math.e)
-BAR_WIDTH = 30
+BAR_WIDTH, NAME_WIDTH = 30, 9
 HOUR_S, MINUTE_S = 3600.0, 60.0
 # GuardState.name -> in words, and what its samples are
 GUARD_NAMES = {
@@ -77,76 +83,67 @@ class EvidenceBar:
     def ratio(self) -> float:
         return min(1.0, max(0.0, self.evidence / self.needed)) if self.needed > 0 else 1.0
 
-
-@dataclass(frozen=True, slots=True)
-class RolloutView:
-    """The state of a rollout; `hours_left` is None when it is unknown."""
-
-    router: str
-    state: str
-    text: str
-    candidate: str
-    champion: str
-    # as the parameter, and in words
-    plan: str
-    plan_words: str
-    step: int
-    step_count: int
-    share_percent: int
-    candidate_outcomes: tuple[int, int]
-    champion_outcomes: tuple[int, int]
-    bars: tuple[EvidenceBar, ...]
-    guards: tuple[GuardState, ...]
-    episodes_left: int | None
-    hours_left: float | None
-    slots: tuple[SlotState, ...]
-    shadow: ShadowSummary | None = None
-    is_watched: bool = False
+    @property
+    def text(self) -> str:
+        filled = round(BAR_WIDTH * self.ratio)
+        return (
+            f'[{"#" * filled}{"-" * (BAR_WIDTH - filled)}] '
+            f'{100 * self.ratio:3.0f} %  (evidence {self.evidence:.2f} of {self.needed:.2f})'
+        )
 
 
-def rollout_view(
-    router: RouterView, settings: RolloutSettings, shadow: ShadowSummary | None = None
-) -> RolloutView:
-    """Return the view of the rollout of a router."""
-    canary = router.canary
-    # negative: unknown
-    expected = canary.estimated_remaining_episodes
-    left = expected if expected >= 0 else None
-    outcomes = canary.candidate_successes + canary.candidate_failures
-    return RolloutView(
-        router=router.name,
-        state=canary.state.word,
-        text=canary.text,
-        candidate=canary.candidate_policy,
-        champion=canary.champion_policy,
-        plan=settings.plan.text if settings.plan else '',
-        plan_words=settings.plan.words if settings.plan else '',
-        step=canary.step,
-        step_count=canary.step_count,
-        share_percent=canary.share_percent,
-        candidate_outcomes=(canary.candidate_successes, outcomes),
-        champion_outcomes=(
-            canary.champion_successes,
-            canary.champion_successes + canary.champion_failures,
+def rollout_report(
+    router: RouterView,
+    settings: RolloutSettings,
+    shadow: ShadowSummary | None = None,
+    learners: Sequence[LearnerView] = (),
+) -> Report:
+    """Return plan, step, evidence and guards of a rollout, its slots and the learners."""
+    parts: list[Part] = [
+        _heading(router.name, router.canary),
+        Facts(list(_policies(router.canary, settings.plan)), width=NAME_WIDTH),
+        f'  {router.canary.text}',
+        *map(_slot_line, router.state.slots),
+        *shadow_lines(shadow),
+        Facts([(bar.decision, bar.text) for bar in bars(router, settings)], width=NAME_WIDTH),
+        Facts(
+            [(f'guard {guard_title(each)}', guard_words(each)) for each in guards(router.canary)]
         ),
-        bars=_bars(router, settings),
-        guards=canary.guards if canary.state in ON_TRIAL else (),
-        episodes_left=left,
-        hours_left=hours_left(left, outcomes, canary.step_elapsed_s),
-        slots=router.state.slots,
-        shadow=shadow,
-        is_watched=canary.is_watched,
-    )
+        *_forecast(router.canary),
+    ]
+    if learners:
+        parts += ['', *learner_parts(learners)]
+    return Report({**_data(router, settings, shadow), 'learners': learners_json(learners)}, parts)
 
 
-def hours_left(episodes: int | None, outcomes: int, elapsed_s: float) -> float | None:
-    """Return the hours that the episodes take at the rate of this step; None if unknown."""
-    if episodes is None or not outcomes or elapsed_s <= 0:
-        return None
-    return episodes * elapsed_s / outcomes / HOUR_S
+def _data(router: RouterView, settings: RolloutSettings, shadow: ShadowSummary | None) -> Json:
+    canary, plan = router.canary, settings.plan
+    return {
+        'router': router.name,
+        'state': canary.state.word,
+        **shown(canary, 'text', candidate='candidate_policy', champion='champion_policy'),
+        'plan': plan.text if plan else '',
+        'plan_words': plan.words if plan else '',
+        **shown(canary, 'step', 'step_count', 'share_percent'),
+        'candidate_outcomes': candidate_outcomes(canary),
+        'champion_outcomes': champion_outcomes(canary),
+        'bars': [{**asdict(bar), 'ratio': bar.ratio} for bar in bars(router, settings)],
+        'guards': [
+            shown(each, *GUARD_FIELDS) | {'headroom': headroom(each)} for each in guards(canary)
+        ],
+        'episodes_left': episodes_left(canary),
+        'hours_left': hours_left(canary),
+        'slots': [
+            shown(each, *SLOT_FIELDS)
+            | {'replicas': [shown(replica, *REPLICA_FIELDS) for replica in each.replicas]}
+            for each in router.state.slots
+        ],
+        'shadow': shadow and shown(shadow, **SHADOW_FIELDS),
+        'is_watched': canary.is_watched,
+    }
 
 
-def _bars(router: RouterView, settings: RolloutSettings) -> tuple[EvidenceBar, ...]:
+def bars(router: RouterView, settings: RolloutSettings) -> tuple[EvidenceBar, ...]:
     """Return the two bars; none without a plan, or when the canary gathers no evidence."""
     plan, terms, canary = settings.plan, settings.terms, router.canary
     if plan is None or canary.state not in ON_TRIAL:
@@ -159,49 +156,58 @@ def _bars(router: RouterView, settings: RolloutSettings) -> tuple[EvidenceBar, .
     )
 
 
-def as_json(view: RolloutView) -> dict[str, Any]:
-    """Return the view as a JSON object."""
-    found = asdict(view)
-    found['bars'] = [{**asdict(bar), 'ratio': bar.ratio} for bar in view.bars]
-    found['guards'] = [
-        shown(each, *GUARD_FIELDS) | {'headroom': headroom(each)} for each in view.guards
-    ]
-    found['slots'] = [
-        shown(each, *SLOT_FIELDS)
-        | {'replicas': [shown(replica, *REPLICA_FIELDS) for replica in each.replicas]}
-        for each in view.slots
-    ]
-    found['shadow'] = view.shadow and shown(view.shadow, **SHADOW_FIELDS)
-    return found
+def guards(canary: CanaryState) -> tuple[GuardState, ...]:
+    """Return the guards of a rollout on trial."""
+    return canary.guards if canary.state in ON_TRIAL else ()
 
 
-def as_text(view: RolloutView) -> str:
-    """Return the view as lines of text; names and texts may come from anywhere."""
-    lines = [*_heading(view), *_slot_lines(view), *shadow_lines(view.shadow), *_trial_lines(view)]
-    return '\n'.join(map(without_controls, lines))
+def candidate_outcomes(canary: CanaryState) -> tuple[int, int]:
+    """Return successes and outcomes of the candidate in this step."""
+    return canary.candidate_successes, canary.candidate_successes + canary.candidate_failures
 
 
-def _heading(view: RolloutView) -> list[str]:
+def champion_outcomes(canary: CanaryState) -> tuple[int, int]:
+    return canary.champion_successes, canary.champion_successes + canary.champion_failures
+
+
+def episodes_left(canary: CanaryState) -> int | None:
+    """Return how many more episodes of the candidate are expected; None if unknown."""
+    expected = canary.estimated_remaining_episodes
+    return expected if expected >= 0 else None
+
+
+def hours_left(canary: CanaryState) -> float | None:
+    """Return the hours that the episodes take at the rate of this step; None if unknown."""
+    episodes, (_, outcomes) = episodes_left(canary), candidate_outcomes(canary)
+    if episodes is None or not outcomes or canary.step_elapsed_s <= 0:
+        return None
+    return episodes * canary.step_elapsed_s / outcomes / HOUR_S
+
+
+def _heading(router: str, canary: CanaryState) -> str:
     step = (
-        f', step {view.step + 1} of {view.step_count}, {view.share_percent} % of new episodes'
-        if view.step_count
+        f', step {canary.step + 1} of {canary.step_count}, {canary.share_percent} % of new '
+        'episodes'
+        if canary.step_count
         else ''
     )
-    lines = [f'{view.router}: {view.state.replace("_", " ")}{step}']
-    if view.plan:
-        lines.append(f'  plan       {view.plan_words}')
-    if view.candidate:
-        lines.append(f'  candidate  {view.candidate}, {_rate(view.candidate_outcomes)}')
-        lines.append(f'  champion   {view.champion}, {_rate(view.champion_outcomes)}')
-    return [*lines, f'  {view.text}']
+    return f'{router}: {_phase_text(canary.state)}{step}'
 
 
-def _slot_lines(view: RolloutView) -> list[str]:
-    return [
+def _policies(canary: CanaryState, plan: CanaryPlan | None) -> Iterator[tuple[str, str]]:
+    if plan:
+        yield 'plan', plan.words
+    if canary.candidate_policy:
+        yield 'candidate', f'{canary.candidate_policy}, {_rate(candidate_outcomes(canary))}'
+        yield 'champion', f'{canary.champion_policy}, {_rate(champion_outcomes(canary))}'
+
+
+def _slot_line(slot: SlotState) -> str:
+    text = f': {slot.text}' if slot.text else ''
+    return (
         f'  slot {slot.slot}: {slot.state.name}, {slot.share_percent} %, '
-        f'{slot.policy or "no policy yet"}{f": {slot.text}" if slot.text else ""}'
-        for slot in view.slots
-    ]
+        f'{slot.policy or "no policy yet"}{text}'
+    )
 
 
 def shadow_lines(shadow: ShadowSummary | None) -> list[str]:
@@ -210,43 +216,21 @@ def shadow_lines(shadow: ShadowSummary | None) -> list[str]:
         return []
     distance, unmet = shadow.divergence_mean, shadow.unmet_requirements
     apart = f', {distance:.3g} apart' if math.isfinite(distance) else ''
-    lines = [
+    latency_ms = shadow.latency_ms_p95
+    latency = f'{latency_ms:.0f} ms' if math.isfinite(latency_ms) else 'not known yet'
+    return [
         f'  shadow {shadow.shadow_policy or "without a policy"}: {shadow.samples} requests of '
         f'{shadow.episodes} episodes in {shadow.hours_in_shadow:.2g} h{apart}, the cage would '
-        f'change {shadow.cage_trips}, latency p95 {_milliseconds(shadow)}'
+        f'change {shadow.cage_trips}, latency p95 {latency}',
+        *([f'  slot b lacks: {unmet}'] if unmet else []),
     ]
-    lines += [f'  slot b lacks: {unmet}'] if unmet else []
-    return list(map(without_controls, lines))
 
 
-def _milliseconds(shadow: ShadowSummary) -> str:
-    latency_ms = shadow.latency_ms_p95
-    return f'{latency_ms:.0f} ms' if math.isfinite(latency_ms) else 'not known yet'
-
-
-def _trial_lines(view: RolloutView) -> list[str]:
-    lines = [bar_text(bar) for bar in view.bars]
-    lines += [f'  guard {guard_text(guard)}' for guard in view.guards]
-    if view.episodes_left is not None:
-        lines.append(
-            f'  about {view.episodes_left} more episodes of the candidate'
-            f'{_hours_text(view.hours_left)}'
-        )
-    return lines
-
-
-def bar_text(bar: EvidenceBar) -> str:
-    """Return one bar as a line."""
-    filled = round(BAR_WIDTH * bar.ratio)
-    return (
-        f'  {bar.decision:<10} [{"#" * filled}{"-" * (BAR_WIDTH - filled)}] '
-        f'{100 * bar.ratio:3.0f} %  (evidence {bar.evidence:.2f} of {bar.needed:.2f})'
-    )
-
-
-def guard_text(guard: GuardState) -> str:
-    """Return one guard as a line."""
-    return f'{guard_title(guard)}: {guard_words(guard)}'
+def _forecast(canary: CanaryState) -> list[str]:
+    left = episodes_left(canary)
+    if left is None:
+        return []
+    return [f'  about {left} more episodes of the candidate{_hours_text(hours_left(canary))}']
 
 
 def guard_title(guard: GuardState) -> str:

@@ -21,6 +21,7 @@ from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.operations import read_settings
 from lerobot_serve.tools.operate.rollout import rollout_view
 from lerobot_serve.tools.output.json_text import json_text
+from lerobot_serve.tools.output.report import Report
 from lerobot_serve.tools.output.text import without_controls
 
 if TYPE_CHECKING:
@@ -122,9 +123,10 @@ class RolloutWatch:
         return '\n'.join([self._view_text(shadow), *self._change_lines(shown)])
 
     def _view_text(self, shadow: ShadowSummary | None) -> str:
-        view = rollout_view.rollout_view(self._last, self._settings, shadow)
-        learners = [learner_view.as_text(self._learners), ''] if self._learners else []
-        return '\n'.join([rollout_view.as_text(view), '', *learners])
+        return f'{self._report(shadow).as_text()}\n'
+
+    def _report(self, shadow: ShadowSummary | None) -> Report:
+        return rollout_view.rollout_report(self._last, self._settings, shadow, self._learners)
 
     def _change_lines(self, shown: int = DECISIONS_SHOWN) -> list[str]:
         """Return the newest changes, and as many decisions of before as leave `shown`."""
@@ -140,10 +142,7 @@ class RolloutWatch:
 
     def _print_line(self, line: str) -> None:
         if self._as_json:
-            found = rollout_view.rollout_view(self._last, self._settings, self._shadow())
-            view = rollout_view.as_json(found)
-            learners = learner_view.as_json(self._learners)
-            line = json_text({'change': line, **view, 'learners': learners})
+            line = json_text({'change': line, **self._report(self._shadow()).data})
         print(line if self._as_json else without_controls(line), flush=True)
 
     def _state_line(self) -> str:

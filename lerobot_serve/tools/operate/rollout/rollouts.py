@@ -28,8 +28,8 @@ from lerobot_serve.tools.operate.names import check_policy, resolve_slot
 from lerobot_serve.tools.operate.operations import checked, run_command, signed
 from lerobot_serve.tools.operate.outcome import Result
 from lerobot_serve.tools.operate.rollout.replica_loading import (
-    LoadProgress,
     POLICY_PARAMETERS,
+    ServerLoader,
     SlotLoader,
     wait_until_empty,
 )
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
 
 DEFAULT_PLAN, ALL_TO_CHAMPION = '25,50,100', 100
-Report = Callable[[str], None]
 # returns the directory of the policy that a server serves, empty where it is not asked
 ReadPath = Callable[[str], str]
 
@@ -173,14 +172,11 @@ def _check_candidate(candidate: SlotState, champion: SlotState, policy: str) -> 
 
 
 def start(
-    client: FleetClient,
+    loader: ServerLoader,
     before: RouterView,
     given: str,
     plan: Sequence[str],
     *,
-    load_timeout_s: float,
-    report: Report,
-    progress: LoadProgress,
     reason: str = '',
     skips_shadow: bool = False,
 ) -> Result:
@@ -188,26 +184,18 @@ def start(
     Load the candidate into slot b if a directory is given, then start the plan for it;
     `skips_shadow`: without its shadow requirements.
     """
-    now = before
+    client, now = loader.client, before
     if not check_start(given, before):
-        now = _load_candidate(
-            client,
-            before,
-            given,
-            load_timeout_s=load_timeout_s,
-            report=report,
-            progress=progress,
-            reason=reason,
-        )
+        now = _load_candidate(loader, before, given, reason)
 
     def begin() -> Result:
         check_start('', now)
         if skips_shadow:
             _skip_shadow(client, before.name, reason)
-            progress.note_change('slot b', 'may begin without its shadow requirements')
+            loader.progress.note_change('slot b', 'may begin without its shadow requirements')
         return _start_plan(client, now, plan, reason)
 
-    done = progress.run(begin)
+    done = loader.progress.run(begin)
     after = client.last_router(before.name) or now
     return replace(done, text=after.canary.text, changes=changes(before, after))
 
@@ -258,34 +246,21 @@ def _end(client: FleetClient, before: RouterView, command: str, verb: str, reaso
 
 
 def _load_candidate(
-    client: FleetClient,
-    before: RouterView,
-    folder: str,
-    *,
-    load_timeout_s: float,
-    report: Report,
-    progress: LoadProgress,
-    reason: str,
+    loader: ServerLoader, before: RouterView, folder: str, reason: str
 ) -> RouterView:
     """Load a directory into slot b, which gets no episodes meanwhile; return the next state."""
-    loader = SlotLoader(
-        client,
-        before.name,
-        CANDIDATE_SLOT,
-        # the name was that of the previous policy; the kind stays
-        {'policy_path': folder, 'policy_name': ''},
-        load_timeout_s,
-        report,
-        progress=progress,
-    )
-    loader.check(resolve_slot(CANDIDATE_SLOT, before))
+    client, progress = loader.client, loader.progress
+    # the name was that of the previous policy; the kind stays
+    values = {'policy_path': folder, 'policy_name': ''}
+    slot = SlotLoader(loader, before.name, CANDIDATE_SLOT, values)
+    slot.check(resolve_slot(CANDIDATE_SLOT, before))
     # one that has begun meanwhile would end without a verdict
     checked(rollout_rule(Verb.START, client.router(before.name).canary))
     why = f'loads {folder}: {reason}'.strip(': ')
     if _end(client, before, 'CANARY_STOP', 'rollout start', why).changes:
         progress.note_change(before.name, 'has no plan and gives all new episodes to slot a')
-    progress.run(lambda: wait_until_empty(client, CANDIDATE_SLOT, before.name, report))
-    return loader.run(progress.run(lambda: client.router(before.name)))
+    progress.run(lambda: wait_until_empty(loader, CANDIDATE_SLOT, before.name))
+    return slot.run(progress.run(lambda: client.router(before.name)))
 
 
 def check_finish(router: RouterView) -> None:
@@ -312,40 +287,30 @@ def check_still_promoted(client: FleetClient, before: RouterView) -> None:
     )
 
 
-def finish(
-    client: FleetClient,
-    before: RouterView,
-    *,
-    load_timeout_s: float,
-    report: Report,
-    progress: LoadProgress,
-    reason: str = '',
-) -> Result:
+def finish(loader: ServerLoader, before: RouterView, *, reason: str = '') -> Result:
     """Load the policy of slot b into each server of slot a, then give slot a all episodes."""
     check_finish(before)
+    client = loader.client
     candidate = resolve_slot(CANDIDATE_SLOT, before)
     source = next(r.server for r in candidate.replicas if r.state is ReplicaState.State.READY)
     values = client.get_parameters(source, POLICY_PARAMETERS)
-    loader = SlotLoader(
-        client,
+    slot = SlotLoader(
+        loader,
         before.name,
         CHAMPION_SLOT,
         values,
-        load_timeout_s,
-        report,
-        fingerprint=candidate.policy,
-        check_may_go_on=lambda: check_still_promoted(client, before),
-        progress=progress,
+        candidate.policy,
+        lambda: check_still_promoted(client, before),
     )
-    loader.check(resolve_slot(CHAMPION_SLOT, before))
-    wait_until_empty(client, CHAMPION_SLOT, before.name, report)
-    loaded = loader.run(before)
+    slot.check(resolve_slot(CHAMPION_SLOT, before))
+    wait_until_empty(loader, CHAMPION_SLOT, before.name)
+    loaded = slot.run(before)
 
     def end() -> Result:
         check_still_promoted(client, before)
         return _end(client, loaded, 'CANARY_FINISH', 'rollout finish', reason)
 
-    done = progress.run(end)
+    done = loader.progress.run(end)
     text = f'slot a serves {candidate.policy} and gets all new episodes; slot b is free'
     after = client.last_router(before.name) or loaded
     return replace(done, text=text, changes=changes(before, after))

@@ -8,7 +8,6 @@ and ResultUnknown for a step that was sent and not confirmed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lerobot_serve.contract.names import full_name
@@ -16,7 +15,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.operations import signed
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
-from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress, ServerLoader
+from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
@@ -36,21 +35,13 @@ def shadow_server(client: FleetClient, router: str) -> str:
 
 
 def load_shadow(
-    client: FleetClient,
-    router: RouterView,
-    folder: str,
-    *,
-    load_timeout_s: float,
-    report: Callable[[str], None],
-    progress: LoadProgress,
-    reason: str = '',
+    loader: ServerLoader, router: RouterView, folder: str, *, reason: str = ''
 ) -> Result:
     """Load a directory into the shadow."""
-    server = shadow_server(client, router.name)
-    loader = ServerLoader(client, load_timeout_s, report, progress)
+    client, server = loader.client, shadow_server(loader.client, router.name)
     _check_runs(loader, server, folder)
     values = {'policy_path': folder, 'policy_name': ''}
-    found = progress.run(lambda: loader.load(server, values))
+    found = loader.progress.run(lambda: loader.load(server, values))
     noted = _note(client, router.name, f'loads {folder} into the shadow', reason)
     text = (
         f'{server} serves {found} in shadow: it gets copies of requests from now on and drives no '
@@ -60,19 +51,10 @@ def load_shadow(
     return Result('rollout shadow', router.name, text, client.operator)
 
 
-def stop_shadow(
-    client: FleetClient,
-    router: RouterView,
-    *,
-    load_timeout_s: float,
-    report: Callable[[str], None],
-    progress: LoadProgress,
-    reason: str = '',
-) -> Result:
+def stop_shadow(loader: ServerLoader, router: RouterView, *, reason: str = '') -> Result:
     """Unload the policy of the shadow; its server runs on without one."""
-    server = shadow_server(client, router.name)
-    loader = ServerLoader(client, load_timeout_s, report, progress)
-    progress.run(lambda: loader.unload(server))
+    client, server = loader.client, shadow_server(loader.client, router.name)
+    loader.progress.run(lambda: loader.unload(server))
     noted = _note(client, router.name, 'unloads the shadow', reason)
     text = f'{server} is unloaded; what it has shown is kept{noted}'
     return Result('rollout shadow', router.name, text, client.operator)

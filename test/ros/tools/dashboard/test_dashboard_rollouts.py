@@ -95,7 +95,7 @@ def test_a_router_that_hangs_within_a_command_gives_504_with_what_is_known(
     dashboard.view().wait(lambda d: ROUTER in d['routers'], 'the router')
     status, shown = dashboard.command('drain', ROUTER, slot='b')
     assert status == 200
-    client = type(dashboard.node._open_client(''))
+    client = type(dashboard.node._open_client('', 1.0))
     control = client.control_slot
 
     def hang_first(self, *given, **named):

@@ -21,7 +21,8 @@ from lerobot_serve.ros import qos
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.learners.learner_silence import SILENT_S
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
-from lerobot_serve.tools.operate.learners.learner_view import as_json, as_text
+from lerobot_serve.tools.operate.learners.learner_view import learner_parts, learners_json
+from lerobot_serve.tools.output.report import Report
 from lerobot_serve_interfaces.msg import LearnerState
 
 LIMIT_S = 20.0
@@ -91,7 +92,7 @@ def test_a_latched_state_of_a_learner_that_hangs_is_old(client, node):
     PlayedLearner(node).publish(stamp=Time(sec=1))
     (found,) = client.find_learners()
     assert found.phase == 'TRAINING' and found.silent_s > 1e9
-    assert as_json([found])[0]['progress'] is None
+    assert learners_json([found])[0]['progress'] is None
 
 
 def test_a_clock_that_is_off_is_no_silence_once_a_second_state_arrives(client, node):
@@ -131,5 +132,5 @@ def test_hostile_numbers_and_texts_are_safe_to_print(value):
     assert view.progress is None or 0 <= view.progress <= 1
     assert view.remaining_s is None
     assert view.has_diverged is math.isinf(value)
-    json.dumps(as_json([view]), allow_nan=False)
-    assert '\x1b' not in as_text([view])
+    json.dumps(learners_json([view]), allow_nan=False)
+    assert '\x1b' not in Report({}, list(learner_parts([view]))).as_text()

@@ -131,7 +131,7 @@ def test_an_unknown_flag_is_refused_with_the_nearest(words, said, capsys):
 
 
 def arguments(verb: str, *words: str) -> list[str]:
-    return node_arguments(VERBS[verb].NODE, options_of(verb, *words), {})
+    return node_arguments(VERBS[verb].NODE, options_of(verb, *words))
 
 
 def test_without_flags_nothing_is_given():
@@ -234,27 +234,30 @@ def here(tmp_path, monkeypatch):
 )
 def test_a_policy_is_a_folder_or_a_kind_with_a_path(here, policy, expected):
     filled = {name: value.format(here=here) for name, value in expected.items()}
-    assert serve.policy_values(options_of('serve', policy)) == filled
+    assert serve.policy_values(policy) == filled
 
 
 def test_a_shipped_policy_and_robot_are_named(here):
-    policy = serve.policy_values(options_of('serve', 'reach'))['policy_path']
-    assert policy.endswith('config/policies/reach')
-    robot = edge.robot_values(options_of('edge', 'so101'), False)['robot_file']
-    assert robot.endswith('config/robots/so101.yaml')
-    own = edge.robot_values(options_of('edge', 'arm.yaml'), False)
-    assert own == {'robot_file': f'{here}/arm.yaml'}
+    assert serve.policy_values('reach')['policy_path'].endswith('config/policies/reach')
+    assert edge.robot_values('so101')['robot_file'].endswith('config/robots/so101.yaml')
+    assert edge.robot_values('arm.yaml') == {'robot_file': f'{here}/arm.yaml'}
 
 
-def test_an_unknown_policy_or_robot_is_refused_with_the_nearest(here):
-    with pytest.raises(UserError, match=r"policy 'rech' is neither .* did you mean reach\?"):
-        serve.policy_values(options_of('serve', 'rech'))
-    with pytest.raises(UserError, match=r"robot file 'so10' is neither .* did you mean so10"):
-        edge.robot_values(options_of('edge', 'so10'), False)
+@pytest.mark.parametrize(
+    ('words', 'said'),
+    [
+        (['serve', 'rech'], r"policy 'rech' is neither .* did you mean reach\?"),
+        (['edge', 'so10'], r"robot file 'so10' is neither .* did you mean so10"),
+        (['serve', 'mine', '--policy.path', 'x'], r'POLICY .* and --policy-path name one thing t'),
+        (['edge', 'arm.yaml', '--robot-file=x'], r'ROBOT .* and --robot-file name one thing t'),
+    ],
+)
+def test_a_wrong_policy_or_robot_or_one_named_twice_is_refused(here, words, said):
+    with pytest.raises(UserError, match=said):
+        arguments(*words)
 
 
-def test_a_thing_named_twice_is_refused(here):
-    with pytest.raises(UserError, match=r'POLICY .* and --policy-path name one thing twice'):
-        serve.policy_values(options_of('serve', 'mine', '--policy.path', 'x'))
-    with pytest.raises(UserError, match=r'ROBOT .* and --robot-file name one thing twice'):
-        edge.robot_values(options_of('edge', 'arm.yaml'), True)
+def test_the_namespace_of_an_edge_is_its_client_id_unless_it_is_given():
+    assert arguments('edge', '--client-id', 'robot_1')[-2:] == ['-r', '__ns:=/robot_1']
+    words = ['--client-id', 'robot_1', '--namespace', 'cell']
+    assert arguments('edge', *words)[-2:] == ['-r', '__ns:=/cell']

@@ -15,8 +15,7 @@ from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.diagnosis.diagnose import diagnose
 from lerobot_serve.tools.diagnosis.report import outcome
 from lerobot_serve.tools.diagnosis.timeline_event import describe_record
-from lerobot_serve.tools.operate.past.history import Decision
-from lerobot_serve.tools.operate.past.history_text import decision_line
+from lerobot_serve.tools.operate.past.history import Decision, decision_line
 from lerobot_serve.tools.output.local_time import (
     DAY_S,
     format_local,

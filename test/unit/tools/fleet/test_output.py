@@ -163,7 +163,7 @@ def test_a_line_without_end_is_bounded():
 
 def test_names_are_aligned():
     stream = io.StringIO()
-    output = PrefixedOutput(stream, ['prod', 'robot_1.sim'], colours=False)
+    output = PrefixedOutput(stream.write, ['prod', 'robot_1.sim'], colours=False)
     output.write('prod', 'a')
     output.write('robot_1.sim', 'b')
     output.own('c')
@@ -172,7 +172,7 @@ def test_names_are_aligned():
 
 def test_each_process_has_a_colour_and_only_the_name_has_it():
     stream = Terminal()
-    output = PrefixedOutput(stream, ['a', 'b'], colours=True)
+    output = PrefixedOutput(stream.write, ['a', 'b'], colours=True)
     for name in ('a', 'b', 'up'):
         output.write(name, 'text')
     assert stream.getvalue().splitlines() == [
@@ -184,7 +184,7 @@ def test_each_process_has_a_colour_and_only_the_name_has_it():
 
 def test_there_are_colours_for_any_number_of_processes():
     names = [f'n{number}' for number in range(50)]
-    output = PrefixedOutput(Terminal(), names, colours=True)
+    output = PrefixedOutput(Terminal().write, names, colours=True)
     assert all(output.prefix(name).startswith('\x1b[') for name in names)
 
 

@@ -50,7 +50,7 @@ class Fleet:
             FleetProcess(name, stage, 'policy_server', '', {})
             for name, (stage, _) in scripts.items()
         ]
-        output = PrefixedOutput(self._stream, scripts, colours=False)
+        output = PrefixedOutput(self._stream.write, scripts, colours=False)
         self.supervisor = Supervisor(plan, self._start, output)
 
     @property
@@ -319,7 +319,7 @@ def test_a_terminal_that_is_closed_ends_the_fleet_in_order(fleet, tmp_path):
     file = tmp_path / 'robot'
     running = fleet(robot=(Stage.ROBOT, NOTED.format(file=str(file))))
     stream = ClosedStream()
-    running.supervisor._output = PrefixedOutput(stream, ['robot'], colours=False)
+    running.supervisor._output = PrefixedOutput(stream.write, ['robot'], colours=False)
     # the child writes once more, to a terminal that has gone
     running._scripts['robot'] = running._scripts['robot'].replace(
         "print('ready', flush=True)", "print('ready', flush=True); print('more', flush=True)"
@@ -384,7 +384,7 @@ def test_a_reader_that_stops_reading_stops_no_node_and_ctrl_c_ends_in_order(flee
     running = fleet(robot=(Stage.ROBOT, TALKS.format(file=str(file))))
     read_end, write_end = os.pipe()
     lines = QueuedLines(lambda text: write_all(write_end, text.encode()), str)
-    running.supervisor._output = PrefixedOutput(lines, ['robot'], colours=False)
+    running.supervisor._output = PrefixedOutput(lines.write, ['robot'], colours=False)
 
     def script() -> None:
         wait_until(lambda: file.exists() and file.read_text() == 'talked', 'it talks on', LIMIT_S)

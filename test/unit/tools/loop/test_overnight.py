@@ -139,7 +139,7 @@ def check_rollout_history(night: Night) -> None:
     back = lines_with(shown, 'rollout rolled back')
     assert all('worse' in line for line in back)
     for policy in {policy for policies in checks.placed.values() for policy in policies}:
-        assert f'  {policy}: ' in shown
+        assert f'  {policy}  ' in shown
 
 
 def check_audit(night: Night) -> None:

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import json
+import time
 from types import SimpleNamespace
 
 import pytest
 from support.paths import REPOSITORY
+from support.time_zone import time_zone
 
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.cli.rollout import reading
 from lerobot_serve.tools.cli.rollout.reading import since_argument
-from lerobot_serve.tools.operate.past.history import outcome_lines, read_history
+from lerobot_serve.tools.operate.past.history import history_report, read_history
 from lerobot_serve.tools.operate.past.history_words import decision_text
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import CanaryRecord, fields_of, RecordIds, TraceRecord
@@ -84,7 +86,7 @@ def test_decisions_of_routers_and_outcomes_of_robots(tmp_path):
         (200.0, 'slot b gets no new episodes'),
         (300.0, 'split_percent: 75 -> 100'),
     ]
-    assert outcome_lines(found) == ['v1@1: 1 success', 'v2@2: 1 failure']
+    assert found.outcomes == {'v1@1': {'success': 1}, 'v2@2': {'failure': 1}}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_only_what_came_since_a_time(tmp_path):
     written(tmp_path)
     found = read_history([tmp_path], since_s=200.0)
     assert [each.time_s for each in found.decisions] == [200.0, 300.0]
-    assert outcome_lines(found) == ['v2@2: 1 failure']
+    assert found.outcomes == {'v2@2': {'failure': 1}}
 
 
 def test_the_verb_reads_a_folder_without_ros(tmp_path, capsys):
@@ -201,32 +203,26 @@ def a_night(folder) -> None:
     )
 
 
-def test_what_the_fleet_did_last_night(tmp_path):
-    a_night(tmp_path)
-    found = read_history([tmp_path])
-    assert [(each.what, each.why, each.by) for each in found.decisions] == [
-        ('rollout restarted, 0 % to slot b', 'counts reset; new plan: 25, 100: v2 is ready',
-         'kim@lab'),
-        ('rollout promoted, 100 % to slot b', 'all; sure', 'kim@lab'),
-        ('cage: active -> latched', 'joint 3', ''),
-        ('robot left: runs -> cage latched', 'slot b, v2@2', ''),
-        ('rollout rolled back, 0 % to slot b (v2@2)', 'robots halted 2 times', ''),
-        ('server: active -> error', 'CUDA', ''),
-        ('drain a', 'smoke', 'lee@desk'),
-        ('slot a gets no new episodes', 'smoke', ''),
-        ('restore a', 'no smoke', 'lee@desk'),
-        ('pause left: cable', '', 'lee@desk'),
-        ('rollout finished', 'slot a serves v2@2: good', 'kim@lab'),
-        ('split_percent: 0 -> 50', 'half', 'kim@lab'),
-        ("canary.plan: [] -> ['25', '100']", '', 'unknown, by parameter'),
-    ]  # fmt: skip
-    assert outcome_lines(found) == [
-        'policy not known: 1 aborted',
-        'v1@1: 1 episodes begun, 1 success',
-        'v2@2: 1 episodes begun, 1 failure',
-    ]
-    assert found.robots == {'/edge': {'latched': 1, 'stalled': 2}}
-    assert found.servers == {'/server': {'inference_failed': 1}}
+def nasty(folder) -> None:
+    trace(
+        folder / 'router',
+        'router',
+        canary(SECOND_NS, 'started', reason='a\x1b[2J\nforged line'),
+        reported_outcome(SECOND_NS, 'e', 'success', slot='a', policy='v\x1b[1@1'),
+    )
+
+
+@pytest.mark.golden
+def test_what_the_fleet_did_is_shown_as_agreed(golden, tmp_path):
+    found = {}
+    for write in (written, a_night, nasty):
+        folder = tmp_path / write.__name__
+        folder.mkdir()
+        write(folder)
+        found[write.__name__] = read_history([folder])
+    with time_zone('UTC'):
+        shown = {name: history_report(each, ['TRACES']) for name, each in found.items()}
+        golden.holds_reports('rollout_history', shown)
 
 
 @pytest.mark.parametrize(
@@ -246,38 +242,6 @@ def test_who_made_a_decision_of_a_rollout(reason, why, by):
     assert decision_text(record) == ('rollout paused', why, by)
 
 
-def test_the_text_of_a_night_has_who_and_why_and_the_counts(tmp_path, capsys):
-    a_night(tmp_path)
-    assert main(['rollout', 'history', str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    for part in (
-        '/router  drain a: smoke [by lee@desk]\n',
-        '/router  rollout finished: slot a serves v2@2: good [by kim@lab]\n',
-        'episodes and outcomes of each policy:\n  policy not known: 1 aborted\n',
-        'robots that halted or stalled:\n  /edge: stalled 2x, latched 1x\n',
-        'servers with incidents:\n  /server: inference_failed 1x\n',
-    ):
-        assert part in out, part
-    assert main(['rollout', 'history', str(tmp_path), '--json']) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found['decisions'][6]['by'] == 'lee@desk'
-    assert found['traces'] == [str(tmp_path)]
-    assert set(found) == {'traces', 'decisions', 'episodes', 'outcomes', 'robots', 'servers'}
-
-
-def test_a_text_of_a_trace_controls_no_terminal(tmp_path, capsys):
-    trace(
-        tmp_path / 'router',
-        'router',
-        canary(SECOND_NS, 'started', reason='a\x1b[2J\nforged line'),
-        reported_outcome(SECOND_NS, 'e', 'success', slot='a', policy='v\x1b[1@1'),
-    )
-    assert main(['rollout', 'history', str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert '\x1b' not in out
-    assert len(out.splitlines()) == 5
-
-
 @pytest.mark.parametrize('given', ['soon', '25:00', '2026-13-01', ''])
 def test_a_time_that_is_none_is_a_wrong_command_line(capsys, given):
     with pytest.raises(SystemExit) as raised:
@@ -287,8 +251,6 @@ def test_a_time_that_is_none_is_a_wrong_command_line(capsys, given):
 
 
 def test_a_time_of_day_is_the_last_one():
-    import time
-
     assert 0 <= time.time() - since_argument('00:00') < 86_400 + 3600
     assert since_argument('2026-11-22T18:30') == time.mktime((2026, 11, 22, 18, 30, 0, 0, 0, -1))
 

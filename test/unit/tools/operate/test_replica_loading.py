@@ -17,6 +17,7 @@ from lerobot_serve.tools.operate.rollout.replica_loading import (
     check_root,
     is_loaded,
     robots_in_slot,
+    ServerLoader,
     SlotLoader,
     wait_until_empty,
 )
@@ -82,7 +83,7 @@ class FakeClient:
 
 def loader(client: FakeClient) -> SlotLoader:
     values = {'policy_path': '/models/v2'}
-    return SlotLoader(client, '/r', 'a', values, 1.0, lambda _: None, NEW)
+    return SlotLoader(ServerLoader(client, 1.0, lambda _: None), '/r', 'a', values, NEW)
 
 
 def test_an_error_before_the_first_change_is_a_refusal():
@@ -209,17 +210,19 @@ def test_only_running_episodes_of_the_slot_and_router_are_waited_for():
             return ended if self.ends and accepts(ended) else None
 
     lines: list[str] = []
-    wait_until_empty(Client(), 'a', '/r', lines.append)
+    wait_until_empty(ServerLoader(Client(), 1.0, lines.append), 'a', '/r')
     assert lines == ['wait for r1: episode ep_1 runs in slot a']
     Client.ends = False
     with pytest.raises(UserError, match='larger --timeout-s'):
-        wait_until_empty(Client(), 'a', '/r', lines.append)
+        wait_until_empty(ServerLoader(Client(), 1.0, lines.append), 'a', '/r')
 
 
 def test_an_episode_of_a_robot_over_zenoh_is_waited_for():
     before = robot_of('/r1/edge', slot='a', episode_id='ep_1', server='zenoh:/r')
     with pytest.raises(UserError, match='ep_1 in slot a; wait'):
-        wait_until_empty(SilentFleet([before], before), 'a', '/r', lambda _: None)
+        wait_until_empty(
+            ServerLoader(SilentFleet([before], before), 1.0, lambda _: None), 'a', '/r'
+        )
 
 
 @dataclass
@@ -241,14 +244,14 @@ def test_the_last_known_episode_of_a_silent_robot_is_waited_for():
     silent = hung_robot(before, 25.0)
     lines: list[str] = []
     with pytest.raises(UserError, match=r'ep_1 in slot a; it is silent for 25 s.*Nothing was'):
-        wait_until_empty(SilentFleet([silent], before), 'a', '/r', lines.append)
+        wait_until_empty(ServerLoader(SilentFleet([silent], before), 1.0, lines.append), 'a', '/r')
     assert len(lines) == 1 and lines[0].startswith('wait for r1: episode ep_1')
     ended = changed(before, episode_id='')
-    wait_until_empty(SilentFleet([silent], ended), 'a', '/r', lines.append)
+    wait_until_empty(ServerLoader(SilentFleet([silent], ended), 1.0, lines.append), 'a', '/r')
 
 
 @pytest.mark.parametrize('silent', [mute_robot('/r1/edge'), missing_robot('/r1/edge', 600.0)])
 def test_a_silent_robot_without_a_last_state_is_reported(silent):
     lines: list[str] = []
-    wait_until_empty(SilentFleet([silent]), 'a', '/r', lines.append)
+    wait_until_empty(ServerLoader(SilentFleet([silent]), 1.0, lines.append), 'a', '/r')
     assert lines == [f'r1 is {silent.edge.reason}; an episode of it may run in slot a']

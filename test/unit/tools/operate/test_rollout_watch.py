@@ -19,7 +19,7 @@ from lerobot_serve.tools.operate.commands import Verb
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.outcome import Result
-from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
+from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
 from lerobot_serve.tools.operate.rollout.steering import lifts_verdict_alone
 
@@ -190,11 +190,12 @@ def test_a_terminal_has_a_section_for_learners_only_if_there_is_one(capsys):
 
 
 def test_an_interrupted_load_names_what_is_done_and_what_is_left(capsys):
-    def begin(progress: LoadProgress, **_: object) -> Result:
+    def begin(loader: ServerLoader) -> Result:
+        progress = loader.progress
         progress.serves, progress.has_changed = {'/a1': 'serves v2', '/a2': 'serves v1'}, True
         raise KeyboardInterrupt
 
-    assert loading.run_loading(begin, 1.0, '').status == 130
+    assert loading.run_loading(None, 1.0, begin).status == 130
     assert 'interrupted. Now /a1 serves v2; /a2 serves v1.' in capsys.readouterr().err
 
 

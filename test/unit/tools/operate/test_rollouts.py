@@ -24,7 +24,7 @@ from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
 from lerobot_serve.tools.operate.rollout import rollouts
-from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
+from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 from lerobot_serve.tools.operate.rollout.rollouts import (
     check_finish,
     check_still_promoted,
@@ -157,20 +157,14 @@ class Fleet:
         return self.view if accepts(self.view) else None
 
 
-def finish(fleet: Fleet, progress: LoadProgress) -> Any:
-    return rollouts.finish(
-        fleet,
-        fleet.view,
-        load_timeout_s=1.0,
-        report=lambda _: None,
-        progress=progress,
-        reason='a week without a fault',
-    )
+def finish(fleet: Fleet) -> Any:
+    loader = ServerLoader(fleet, 1.0, lambda _: None)
+    return rollouts.finish(loader, fleet.view, reason='a week without a fault')
 
 
 def test_finish_loads_each_server_and_then_removes_the_plan_with_a_name():
     fleet = Fleet()
-    result = finish(fleet, LoadProgress())
+    result = finish(fleet)
     assert fleet.commands == [('CANARY_FINISH', 'kim@lab: a week without a fault')]
     assert result.text == f'slot a serves {NEW} and gets all new episodes; slot b is free'
     assert f'policy of slot a: {OLD} -> {NEW}' in result.changes
@@ -178,9 +172,9 @@ def test_finish_loads_each_server_and_then_removes_the_plan_with_a_name():
 
 @pytest.mark.parametrize('server', ['/a1', '/a2'])
 def test_finish_stops_at_a_rollback_and_says_what_each_server_serves(server):
-    fleet, progress = Fleet(rolls_back_after=server), LoadProgress()
+    fleet = Fleet(rolls_back_after=server)
     with pytest.raises(PartlyDone, match='ROLLED_BACK') as raised:
-        finish(fleet, progress)
+        finish(fleet)
     assert fleet.commands == []
     text = str(raised.value)
     assert f'/a1 serves {NEW}' in text
@@ -198,14 +192,14 @@ def test_finish_stops_at_a_rollback_and_says_what_each_server_serves(server):
 def test_a_finish_that_fails_after_the_load_says_what_slot_a_serves(reply, kind):
     fleet = Fleet(replies={'CANARY_FINISH': reply})
     with pytest.raises(kind) as raised:
-        finish(fleet, LoadProgress())
+        finish(fleet)
     text = str(raised.value)
     assert f'Now /a1 serves {NEW}; /a2 serves {NEW}. Type the same command again' in text
     assert 'Nothing was changed' not in text
     # a second try has nothing to load
     fleet.replies['CANARY_FINISH'] = False, 'the store is not durable'
     with pytest.raises(UserError, match=r'durable\. Nothing was changed$') as raised:
-        finish(fleet, LoadProgress())
+        finish(fleet)
     assert raised.value.exit_status == 1
 
 
@@ -237,16 +231,10 @@ class StartFleet(Fleet):
 def start(
     fleet: StartFleet, policy: str = '', before: RouterView | None = None, **options: object
 ) -> Any:
+    loader = ServerLoader(fleet, 1.0, lambda _: None)
+    plan = ('50', '100')
     return rollouts.start(
-        fleet,
-        before or fleet.view,
-        policy,
-        ('50', '100'),
-        load_timeout_s=1.0,
-        report=lambda _: None,
-        progress=LoadProgress(),
-        reason='seen before',
-        **options,
+        loader, before or fleet.view, policy, plan, reason='seen before', **options
     )
 
 

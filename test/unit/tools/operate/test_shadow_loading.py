@@ -12,7 +12,7 @@ from support.tools.operator_states import router_of
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
-from lerobot_serve.tools.operate.rollout.replica_loading import LoadProgress
+from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 from lerobot_serve.tools.operate.rollout.shadow_loading import (
     load_shadow,
     shadow_server,
@@ -59,16 +59,12 @@ class FakeClient:
         return True, 'recorded'
 
 
+def loader(client: FakeClient) -> ServerLoader:
+    return ServerLoader(client, 1.0, lambda _: None)
+
+
 def load(client: FakeClient, folder: str = '/models/v2') -> Any:
-    return load_shadow(
-        client,
-        ROUTER,
-        folder,
-        load_timeout_s=1.0,
-        report=lambda _: None,
-        progress=LoadProgress(),
-        reason='before the canary',
-    )
+    return load_shadow(loader(client), ROUTER, folder, reason='before the canary')
 
 
 def test_a_directory_is_loaded_and_who_did_it_is_recorded():
@@ -92,17 +88,13 @@ def test_a_load_that_no_router_records_is_done_all_the_same(reply):
     client.control_slot = fails
     assert load(client).text.endswith('. /cell/policy_router has not recorded it: not there')
     client.control_slot = lambda *_, **__: (False, 'not configured')
-    text = stop_shadow(
-        client, ROUTER, load_timeout_s=1.0, report=lambda _: None, progress=LoadProgress()
-    ).text
+    text = stop_shadow(loader(client), ROUTER).text
     assert text.endswith('has not recorded it: not configured')
 
 
 def test_the_shadow_is_unloaded():
     client = FakeClient()
-    result = stop_shadow(
-        client, ROUTER, load_timeout_s=1.0, report=lambda _: None, progress=LoadProgress()
-    )
+    result = stop_shadow(loader(client), ROUTER)
     assert [step for _, step in client.calls] == ['deactivate', 'cleanup']
     assert 'is unloaded' in result.text and 'unloads the shadow' in client.notes[0][1]
 

@@ -127,7 +127,7 @@ def test_two_versions_are_compared(run, ids):
     status, out, _ = run('compare', *ids)
     assert status == 0
     assert f'{ids[0]} is the parent of {ids[1]}' in out
-    assert 'model.safetensors: other content (228 kB | 570 kB)' in out
+    assert 'model.safetensors  other content (228 kB | 570 kB)' in out
     found = json.loads(run('compare', *ids, '--json')[1])
     assert [each['path'] for each in found['files']] == ['model.safetensors', 'policy.json']
 

@@ -25,7 +25,7 @@ from lerobot_serve.tools.dashboard.document.merge_patch import applied
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
 from lerobot_serve.tools.dashboard.http import application, viewers
 from lerobot_serve.tools.dashboard.http.application import Application, Sources
-from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute, Site
+from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute, SiteAccess
 from lerobot_serve.tools.dashboard.http.page_files import read_page
 from lerobot_serve.tools.dashboard.http.server import HttpServer, Listen
 
@@ -54,7 +54,7 @@ class Rig:
             captures=Captures(folder),
         )
         self.route = CommandsRoute(
-            Site(is_loopback, False), Tokens({'anna': TOKEN}), self.run, self.threads
+            SiteAccess(is_loopback, False), Tokens({'anna': TOKEN}), self.run, self.threads
         )
         self.app = Application(
             read_page(),

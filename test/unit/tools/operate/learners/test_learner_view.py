@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -17,13 +16,14 @@ from lerobot_serve.tools.operate.learners.learner_state import (
     NO_STATE,
 )
 from lerobot_serve.tools.operate.learners.learner_view import (
-    as_json,
-    as_text,
     changes,
+    learner_parts,
+    learners_json,
     PHASE_WORDS,
     progress_text,
     time_text,
 )
+from lerobot_serve.tools.output.report import Report
 
 UNKNOWN = dict.fromkeys(('progress', 'loss', 'remaining_s'), math.nan)
 WAITS = changed(TRAINS, state='WAITING', text='waits for 33 more', **UNKNOWN)
@@ -34,71 +34,46 @@ def in_phase(phase: str, **more: float) -> LearnerView:
     return changed(known, **more)
 
 
-BAR = '[#############-----------------]'
-# phase -> its first line, whether its progress is shown
-FIRST_LINES = {
-    'WAITING': ('waiting, last round 3', False),
-    'CONVERTING': ('converting episodes, round 3', True),
-    'TRAINING': ('training, round 3', True),
-    'PUBLISHING': ('publishing, round 3', True),
-    'PAUSED': ('paused, last round 3', False),
-    # of a newer learner
-    'unknown (9)': ('unknown (9), last round 3', False),
+PHASES = [*LEARNER_PHASES, 'unknown (9)']
+NASTY = '\x1b[2J\nforged'
+LEARNERS = {
+    **{phase: in_phase(phase) for phase in PHASES},
+    **{f'{phase}, silent': in_phase(phase, silent_s=12.4) for phase in PHASES},
+    'without a state, silent': LearnerView('/learner', silent_s=130.0),
+    'before its first round': learner_of('/learner', 'WAITING', episodes_wanted=50),
+    'without numbers': WAITS,
+    'texts of the network': changed(
+        TRAINS,
+        node=f'/{NASTY}',
+        dropped=(DropCount(NASTY, 1),),
+        **dict.fromkeys(('text', 'parent', 'latest'), NASTY),
+    ),
 }
 
 
 def test_every_phase_has_words():
     assert {*PHASE_WORDS} == {*LEARNER_PHASES, NO_STATE}
-    assert {*LEARNER_PHASES} < {*FIRST_LINES}
 
 
-@pytest.mark.parametrize(('phase', 'line'), FIRST_LINES.items())
-def test_each_phase_is_shown_with_all_that_is_known(phase, line):
-    words, has_progress = line
-    shown = as_text([in_phase(phase)]).splitlines()
-    progress = [f'  progress   {BAR} 42 %, loss 0.03124, about 12 min left']
-    assert shown == [
-        f'/learner: {words}',
-        *(progress if has_progress else []),
-        '  episodes   17 of 50 new, 120 in all',
-        '  parent     act@1',
-        '  published  act@2',
-        '  dropped    1 missing, 12 other_host',
-        '  round 3: trains',
-    ]
-
-
-@pytest.mark.parametrize('phase', [*FIRST_LINES])
-def test_a_silent_learner_has_its_age_and_no_progress_in_each_phase(phase):
-    silent = in_phase(phase, silent_s=12.4)
-    shown = as_text([silent])
-    assert shown.startswith(
-        '/learner: silent for 12 s: it ended, hangs, or its link is cut; last state: '
-        f'{FIRST_LINES[phase][0]}\n'
+@pytest.mark.golden
+def test_a_learner_is_shown_as_agreed(golden):
+    golden.holds_reports(
+        'learners',
+        {
+            name: Report({'learners': learners_json([each])}, list(learner_parts([each])))
+            for name, each in LEARNERS.items()
+        },
     )
-    assert '42 %' not in shown and 'loss' not in shown and 'left' not in shown
-    (row,) = as_json([silent])
-    assert row['silent_s'] == 12.4 and row['phase'] == phase
+
+
+@pytest.mark.parametrize('phase', PHASES)
+def test_no_progress_of_a_silent_learner_is_shown(phase):
+    (row,) = learners_json([in_phase(phase, silent_s=12.4)])
     assert row['progress'] is row['loss'] is row['remaining_s'] is None
 
 
-def test_a_learner_that_never_sent_a_state_is_one_line():
-    mute = LearnerView('/learner', silent_s=130.0)
-    assert as_text([mute]) == '/learner: silent for 2 min: it ended, hangs, or its link is cut'
-
-
-def test_before_the_first_round_nothing_is_invented():
-    new = learner_of('/learner', 'WAITING', episodes_wanted=50)
-    assert as_text([new]).splitlines() == [
-        '/learner: waiting',
-        '  episodes   0 of 50 new, 0 in all',
-        '  parent     none',
-        '  published  none yet',
-    ]
-
-
 def test_without_a_learner_there_is_nothing():
-    assert as_text([]) == '' and as_json([]) == [] and changes([], []) == []
+    assert not [*learner_parts([])] and learners_json([]) == [] and changes([], []) == []
 
 
 @pytest.mark.parametrize(
@@ -126,16 +101,6 @@ def test_progress_shows_what_is_known(values, shown):
 )
 def test_a_time_left_has_the_unit_that_people_read(seconds, shown):
     assert time_text(seconds) == shown
-
-
-def test_json_is_an_object_for_each_learner_and_valid():
-    found = json.loads(json.dumps(as_json([TRAINS, WAITS]), allow_nan=False))
-    assert [each['phase'] for each in found] == ['TRAINING', 'WAITING']
-    assert found[0]['dropped'] == {'missing': 1, 'other_host': 12}
-    assert (found[0]['progress'], found[0]['loss'], found[0]['remaining_s']) == (
-        *(0.42, 0.03124, 750.0),
-    )
-    assert found[1]['progress'] is None and found[0]['silent_s'] is None
 
 
 CHANGED = {
@@ -183,13 +148,6 @@ def test_a_new_learner_is_a_line_and_each_learner_has_its_own():
     assert line == '/other: waiting, last round 3. waits for 33 more'
 
 
-def test_names_and_texts_of_the_network_control_no_terminal():
-    nasty = '\x1b[2J\nforged'
-    texts = dict.fromkeys(('text', 'parent', 'latest'), nasty)
-    learner = changed(TRAINS, node=f'/{nasty}', dropped=(DropCount(nasty, 1),), **texts)
-    plain = changed(TRAINS, dropped=(DropCount('x', 1),))
-    shown = as_text([learner])
-    assert '\x1b' not in shown
-    assert len(shown.splitlines()) == len(as_text([plain]).splitlines())
-    (line,) = changes([], [learner])
+def test_a_change_to_a_text_of_the_network_controls_no_terminal():
+    (line,) = changes([], [LEARNERS['texts of the network']])
     assert line.isprintable()
