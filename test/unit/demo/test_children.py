@@ -32,14 +32,9 @@ def log_of(*lines: tuple[str, str]) -> FleetLog:
     """Return the log of lines as `up` writes them; those of `up` have no name."""
     log = FleetLog()
 
-    class Stream:
-        def write(self, text: str) -> None:
-            log.add(text.rstrip('\n'))
-
-        def flush(self) -> None:
-            pass
-
-    output = PrefixedOutput(Stream(), ['a1', 'robot_1.sim'], colours=False)
+    output = PrefixedOutput(
+        lambda text: log.add(text.rstrip('\n')), ['a1', 'robot_1.sim'], colours=False
+    )
     for name, text in lines:
         output.write(name, text) if name else output.own(text)
     return log
