@@ -24,12 +24,12 @@ from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway, RETRY_AFTER_S
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.openpi.connection import Connection, ConnectionClosed, Receiver
 from lerobot_serve.gateway.openpi.conversation import Conversation
 from lerobot_serve.gateway.openpi.frames import CloseCode
 from lerobot_serve.gateway.openpi.mapping_file import read_observation_mapping
 from lerobot_serve.gateway.web.endpoint import ForbiddenOrigin, Once, WebEndpoint
-from lerobot_serve.gateway.web.settings import OpenpiSettings
 
 CHECK_S = 0.5
 HTTP_STATUS = {Status.UNAUTHORIZED: 401, Status.OVERLOADED: 429, Status.INVALID: 409}
@@ -40,7 +40,7 @@ Clock = Callable[[], float]
 
 def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> OpenpiDoor:
     """Return the door. Raises UserError."""
-    return OpenpiDoor(gateway, exposure, OpenpiSettings.from_parameters(settings))
+    return OpenpiDoor(gateway, exposure, EndpointSettings.from_parameters(settings))
 
 
 class OpenpiDoor(WebEndpoint):
@@ -50,7 +50,7 @@ class OpenpiDoor(WebEndpoint):
         self,
         gateway: Gateway,
         exposure: Exposure,
-        settings: OpenpiSettings,
+        settings: EndpointSettings,
         clock: Clock = time.monotonic,
     ) -> None:
         """Raise UserError for a mapping file that cannot be used."""

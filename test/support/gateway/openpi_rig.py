@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.gateways.wire_requests import UPGRADE
 from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.openpi.door import OpenpiDoor
-from lerobot_serve.gateway.web.settings import OpenpiSettings
 from support.gateway.gateway_rig import CAMERA, DoorRig
 from support.gateway.openpi_messages import packed, unpacked
 
@@ -44,7 +44,7 @@ class OpenpiRig(DoorRig):
         self.door = OpenpiDoor(
             self.gateway,
             Exposure('openpi', **(exposure or {})),
-            OpenpiSettings(mapping=str(mapping), **settings),
+            EndpointSettings(mapping=str(mapping), **settings),
             clock=lambda: self.now_s,
         )
 
