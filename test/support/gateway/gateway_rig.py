@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 import contextlib
 import gc
 from typing import Any, Self
 
 import numpy as np
+import pytest
 
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.predictions import PredictionRequest
+from lerobot_serve.gateway.callers.predictions import (
+    Prediction,
+    PredictionError,
+    PredictionRequest,
+)
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.doors import Door
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeSession, FakeUpstream
 from lerobot_serve.gateway.parameters import GatewayParameters
-from lerobot_serve.gateway.upstream import SessionTerms
+from lerobot_serve.gateway.upstream import SessionTerms, UpstreamSession
 
 CALLER = Caller('http', '127.0.0.1:5000', 'arm')
 CAMERA = 'observation.images.front'
@@ -46,6 +51,14 @@ class GatewayRig:
         self.gateway = Gateway(
             self.upstream, GatewayParameters(**settings), self.log, clock=lambda: self.now_s
         )
+
+    async def running_request(self) -> tuple[UpstreamSession, asyncio.Future[Prediction]]:
+        """Return a session with a request that is at the upstream, which holds its answers."""
+        session = await self.gateway.session(CALLER)
+        self.upstream.hold()
+        running = asyncio.ensure_future(session.predict(request()))
+        await until(lambda: self.upstream.requests)
+        return session, running
 
     def opens_later(self) -> asyncio.Event:
         """Let sessions open once the event is set."""
@@ -113,6 +126,13 @@ def in_loop(test: Callable[[], Any]) -> Any:
             await asyncio.sleep(0)
 
     return asyncio.run(limited())
+
+
+async def refusal(awaitable: Awaitable[object]) -> PredictionError:
+    """Return the error of what must be refused."""
+    with pytest.raises(PredictionError) as refused:
+        await awaitable
+    return refused.value
 
 
 async def until(holds: Callable[[], object]) -> None:
