@@ -27,8 +27,7 @@ from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.http.body import ActBody, read_body, request_of
 from lerobot_serve.gateway.http.fields import FieldError
 from lerobot_serve.gateway.http.images import ManyPixels
-from lerobot_serve.gateway.http.openapi import document
-from lerobot_serve.gateway.http.page import page
+from lerobot_serve.gateway.http.openapi import document, page
 from lerobot_serve.gateway.http.replies import (
     config_content,
     error_reply,

@@ -28,7 +28,7 @@ from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.openpi.connection import Connection, ConnectionClosed, Receiver
 from lerobot_serve.gateway.openpi.conversation import Conversation
 from lerobot_serve.gateway.openpi.frames import CloseCode
-from lerobot_serve.gateway.openpi.mapping_file import read_observation_mapping
+from lerobot_serve.gateway.openpi.observation import read_observation_mapping
 from lerobot_serve.gateway.web.endpoint import ForbiddenOrigin, Once, WebEndpoint
 
 CHECK_S = 0.5
