@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 import contextlib
 import gc
+import inspect
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -111,6 +113,28 @@ class DoorRig(GatewayRig):
     async def close(self) -> None:
         await self.door.stop()
         await self.gateway.drain()
+
+
+def rig_tests(make: Callable[..., DoorRig]) -> Callable[..., Any]:
+    """
+    Return a decorator of async tests with a running rig, which `make` returns for a folder and the
+    options of the decorator; a test may ask for `monkeypatch`, too.
+    """
+
+    def with_options(**options: Any) -> Callable[..., Any]:
+        def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
+            takes_patch = 'monkeypatch' in inspect.signature(test).parameters
+
+            async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+                async with make(tmp_path, **options).running() as rig:
+                    await (test(rig, monkeypatch) if takes_patch else test(rig))
+
+            run.__name__ = test.__name__
+            return run
+
+        return decorate
+
+    return with_options
 
 
 def in_loop(test: Callable[[], Any]) -> Any:

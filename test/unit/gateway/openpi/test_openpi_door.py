@@ -12,7 +12,7 @@ import aiohttp
 import numpy as np
 import pytest
 from support.gateway.certificates import tls_exposure
-from support.gateway.gateway_rig import CAMERA, until
+from support.gateway.gateway_rig import CAMERA, rig_tests, until
 from support.gateway.openpi_messages import packed, unpacked
 from support.gateway.openpi_rig import MAPPING, observation, OpenpiRig
 from support.gateway.websocket_frames import masked
@@ -30,18 +30,7 @@ TOKEN = 'a-token-of-kim-for-tests'
 WITH_TOKENS = {'tokens': Tokens({'kim': TOKEN})}
 
 
-def openpi_test(**options):
-    """Run an async test with a running door; `options` are those of OpenpiRig."""
-
-    def decorate(test):
-        async def run(tmp_path):
-            async with OpenpiRig(tmp_path, **options).running() as rig:
-                await test(rig)
-
-        run.__name__ = test.__name__
-        return run
-
-    return decorate
+openpi_test = rig_tests(OpenpiRig)
 
 
 @openpi_test()
