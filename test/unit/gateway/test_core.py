@@ -173,17 +173,22 @@ async def test_a_caller_that_leaves_during_a_request_is_counted_and_its_session_
     assert (await refusal(session.predict(request()))).status is Status.UNAVAILABLE
 
 
-async def test_a_caller_is_counted_until_its_session_is_closed_also_where_nobody_waits(
-    monkeypatch,
-):
-    rig, may_close = GatewayRig(), asyncio.Event()
-    close = FakeSession.close
+@pytest.fixture
+def may_close(monkeypatch) -> asyncio.Event:
+    """The session of CALLER closes once it is set."""
+    event, close = asyncio.Event(), FakeSession.close
 
     async def close_late(session):
-        await may_close.wait()
+        if session.client_id == CALLER.client_id:
+            await event.wait()
         await close(session)
 
     monkeypatch.setattr(FakeSession, 'close', close_late)
+    return event
+
+
+async def test_a_caller_is_counted_until_its_session_is_closed_also_where_nobody_waits(may_close):
+    rig = GatewayRig()
     await rig.gateway.session(CALLER)
     leaving = asyncio.ensure_future(rig.gateway.release(CALLER))
     await asyncio.sleep(0)
@@ -226,17 +231,9 @@ async def test_a_session_without_requests_is_closed_and_opened_again_for_the_nex
 
 @pytest.mark.parametrize('is_replaced', [False, True])
 async def test_a_session_that_works_again_while_another_one_ends_is_not_closed(
-    monkeypatch, is_replaced
+    may_close, is_replaced
 ):
-    rig, may_close = GatewayRig(idle_timeout_s=10.0), asyncio.Event()
-    close = FakeSession.close
-
-    async def close_late(session):
-        if session.client_id == CALLER.client_id:
-            await may_close.wait()
-        await close(session)
-
-    monkeypatch.setattr(FakeSession, 'close', close_late)
+    rig = GatewayRig(idle_timeout_s=10.0)
     await rig.gateway.session(CALLER)
     session = await rig.gateway.session(OTHER)
     rig.now_s += 10
