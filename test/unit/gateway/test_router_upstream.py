@@ -225,48 +225,32 @@ async def test_a_session_that_is_lost_twice_is_refused():
         assert (await session.predict(request())).slot == 'b'
 
 
+QUOTA = {'status': ChunkStatus.QUOTA, 'extensions': (retry_after(2.5),)}
+
+
 @pytest.mark.parametrize(
-    ('chunk_status', 'status'),
+    ('reply', 'status', 'retry_after_s'),
     [
-        (ChunkStatus.BAD_OBSERVATION, Status.INVALID),
-        (ChunkStatus.POLICY_ERROR, Status.FAILED),
-        (ChunkStatus.NOT_FINITE, Status.NOT_FINITE),
-        (ChunkStatus.TOO_LATE, Status.TOO_LATE),
-        (ChunkStatus.NO_SLOT, Status.UNAVAILABLE),
-        (ChunkStatus.QUOTA, Status.QUOTA),
-        (99, Status.FAILED),
+        ({'status': ChunkStatus.BAD_OBSERVATION}, Status.INVALID, 0.0),
+        ({'status': ChunkStatus.POLICY_ERROR}, Status.FAILED, 0.0),
+        ({'status': ChunkStatus.NOT_FINITE}, Status.NOT_FINITE, 0.0),
+        ({'status': ChunkStatus.TOO_LATE}, Status.TOO_LATE, 0.0),
+        ({'status': ChunkStatus.NO_SLOT}, Status.UNAVAILABLE, 1.0),
+        ({'status': ChunkStatus.QUOTA}, Status.QUOTA, 0.0),
+        (QUOTA, Status.QUOTA, 2.5),
+        ({'status': 99}, Status.FAILED, 0.0),
+        ({'robot': np.float32([[1, np.nan]])}, Status.NOT_FINITE, 0.0),
+        ({'robot': np.float32([[1, 2, 3]])}, Status.FAILED, 0.0),
+        ({'robot': np.zeros((0, 2), np.float32)}, Status.FAILED, 0.0),
     ],
 )
-async def test_a_reply_without_actions_is_the_error_that_it_says(chunk_status, status):
+async def test_a_reply_without_usable_actions_is_an_error(reply, status, retry_after_s):
     async with Rig() as rig:
         session = await rig.upstream.open(ONE)
-        rig.link.answer = lambda given: failed(given, chunk_status, 'why')
+        rig.link.answer = lambda given: ok(given, status_text='why', **reply)
         refused = await refusal(session.predict(request()))
-        assert (refused.status, refused.text) == (status, 'why')
-
-
-async def test_a_used_up_quota_says_when_to_send_again():
-    async with Rig() as rig:
-        session = await rig.upstream.open(ONE)
-        rig.link.answer = lambda given: replace(
-            failed(given, ChunkStatus.QUOTA, 'used up'), extensions=(retry_after(2.5),)
-        )
-        assert (await refusal(session.predict(request()))).retry_after_s == 2.5
-
-
-@pytest.mark.parametrize(
-    ('actions', 'status'),
-    [
-        (np.float32([[1, np.nan]]), Status.NOT_FINITE),
-        (np.float32([[1, 2, 3]]), Status.FAILED),
-        (np.zeros((0, 2), np.float32), Status.FAILED),
-    ],
-)
-async def test_actions_that_must_not_be_executed_reach_nobody(actions, status):
-    async with Rig() as rig:
-        session = await rig.upstream.open(ONE)
-        rig.link.answer = lambda given: ok(given, robot=actions, model=actions)
-        assert (await refusal(session.predict(request()))).status is status
+        assert (refused.status, refused.retry_after_s) == (status, retry_after_s)
+        assert refused.text == 'why' or 'status' not in reply
 
 
 @pytest.mark.parametrize(
