@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Callable, Mapping
-import contextlib
+from collections.abc import Callable, Coroutine, Mapping
 import hashlib
 import time
 from typing import Any, cast
@@ -62,26 +61,14 @@ class OpenpiDoor(WebEndpoint):
         application.router.add_get('/healthz', self._health)
         application.router.add_get('/{path:.*}', self._attend)
         application.on_shutdown.append(self._end_all)
-        self._checks: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
         """Return the URL that a client is given."""
         return super().address.replace('http', 'ws', 1)
 
-    async def start(self) -> None:
-        """Listen. Raises UserError."""
-        await super().start()
-        self._checks = asyncio.create_task(self._check_repeatedly())
-
-    async def stop(self) -> None:
-        """Close all connections. May be called twice."""
-        checks, self._checks = self._checks, None
-        if checks:
-            checks.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await checks
-        await super().stop()
+    def _watches(self, server: web.Server) -> list[Coroutine[Any, Any, None]]:
+        return [*super()._watches(server), self._check_repeatedly()]
 
     async def _end_all(self, _: web.Application) -> None:
         for connection in list(self._open):
