@@ -51,8 +51,3 @@ class Caller:
 def host_of(address: str) -> str:
     """Return the host of an address such as 127.0.0.1:5000."""
     return address.rpartition(':')[0] or address
-
-
-def is_gateway_client(client_id: str) -> bool:
-    """Return whether a session was opened by a gateway."""
-    return client_id.startswith(CLIENT_PREFIX)

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
-from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
@@ -24,11 +23,11 @@ from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.callers.mapping import read_mapping
 from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.http.body import ActBody, read_body, request_of
 from lerobot_serve.gateway.http.fields import FieldError
 from lerobot_serve.gateway.http.images import ManyPixels
-from lerobot_serve.gateway.http.openapi import document
-from lerobot_serve.gateway.http.page import page
+from lerobot_serve.gateway.http.openapi import document, page
 from lerobot_serve.gateway.http.replies import (
     config_content,
     error_reply,
@@ -38,16 +37,17 @@ from lerobot_serve.gateway.http.replies import (
     Refused,
 )
 from lerobot_serve.gateway.web.endpoint import ForbiddenOrigin, Once, WebEndpoint
-from lerobot_serve.gateway.web.settings import WebSettings
 
 
 def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> HttpDoor:
     """Return the door. Raises UserError."""
-    return HttpDoor(gateway, exposure, WebSettings.from_parameters(settings))
+    return HttpDoor(gateway, exposure, EndpointSettings.from_parameters(settings))
 
 
 # larger bodies, and more pixels in a small one, take longer than a few milliseconds
 INLINE_BYTES, INLINE_PIXELS = 1 << 18, 1 << 18
+# what GET /config tells of the settings
+LIMITS = ('max_message_mb', 'read_timeout_s', 'write_timeout_s', 'max_connections')
 JSON_TYPE = 'application/json'
 SMALLER = 'send images as JPEG, or raise max_message_mb of the door'
 
@@ -55,7 +55,7 @@ SMALLER = 'send images as JPEG, or raise max_message_mb of the door'
 class HttpDoor(WebEndpoint):
     """See the module."""
 
-    def __init__(self, gateway: Gateway, exposure: Exposure, settings: WebSettings) -> None:
+    def __init__(self, gateway: Gateway, exposure: Exposure, settings: EndpointSettings) -> None:
         """Raise UserError for a mapping file that cannot be used."""
         application = web.Application(
             client_max_size=settings.max_message_bytes, middlewares=[self._guard()]
@@ -206,8 +206,7 @@ class HttpDoor(WebEndpoint):
         return web.json_response(config_content(contract, self._limits()))
 
     def _limits(self) -> dict[str, Any]:
-        limits = asdict(self._settings)
-        del limits['mapping']
+        limits = {name: getattr(self._settings, name) for name in LIMITS}
         return limits | {'request_timeout_s': self._gateway.settings.request_timeout_s}
 
 

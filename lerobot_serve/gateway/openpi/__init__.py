@@ -3,8 +3,7 @@
 The door for openpi's client: msgpack over a websocket.
 
     frames.py          frames of the websocket, read into one buffer
-    mapping_file.py    names and layout of observations, from YAML
-    observation.py     a message -> PredictionRequest
+    observation.py     a message -> PredictionRequest, by names and layout from YAML
     connection.py      one client: its bytes, turns, bounds, the end
     conversation.py    what is said on a connection, its replies, and where its episodes begin
     door.py            the aiohttp application, and the upgrade to a websocket

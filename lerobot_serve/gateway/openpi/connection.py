@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.openpi.frames import (
     close_frame,
     CloseCode,
@@ -21,7 +22,6 @@ from lerobot_serve.gateway.openpi.frames import (
     FrameReader,
     Opcode,
 )
-from lerobot_serve.gateway.web.settings import OpenpiSettings
 
 AHEAD = 1
 Message = tuple[memoryview, Opcode]
@@ -41,7 +41,7 @@ class Connection:
         self,
         transport: asyncio.Transport,
         writer: asyncio.StreamWriter,
-        settings: OpenpiSettings,
+        settings: EndpointSettings,
         on_refused: Callable[[str], object],
         clock: Callable[[], float],
     ) -> None:

@@ -11,10 +11,10 @@ from lerobot_serve.gateway.callers.predictions import Prediction, PredictionErro
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.openpi.connection import Connection
 from lerobot_serve.gateway.openpi.frames import Opcode
-from lerobot_serve.gateway.openpi.mapping_file import ObservationMapping
 from lerobot_serve.gateway.openpi.observation import (
     invalid,
     Observation,
+    ObservationMapping,
     request_of,
     RESET,
     sorted_observation,

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Callable, Mapping
-import contextlib
+from collections.abc import Callable, Coroutine, Mapping
 import hashlib
 import time
 from typing import Any, cast
@@ -24,12 +23,12 @@ from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway, RETRY_AFTER_S
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.openpi.connection import Connection, ConnectionClosed, Receiver
 from lerobot_serve.gateway.openpi.conversation import Conversation
 from lerobot_serve.gateway.openpi.frames import CloseCode
-from lerobot_serve.gateway.openpi.mapping_file import read_observation_mapping
+from lerobot_serve.gateway.openpi.observation import read_observation_mapping
 from lerobot_serve.gateway.web.endpoint import ForbiddenOrigin, Once, WebEndpoint
-from lerobot_serve.gateway.web.settings import OpenpiSettings
 
 CHECK_S = 0.5
 HTTP_STATUS = {Status.UNAUTHORIZED: 401, Status.OVERLOADED: 429, Status.INVALID: 409}
@@ -40,7 +39,7 @@ Clock = Callable[[], float]
 
 def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> OpenpiDoor:
     """Return the door. Raises UserError."""
-    return OpenpiDoor(gateway, exposure, OpenpiSettings.from_parameters(settings))
+    return OpenpiDoor(gateway, exposure, EndpointSettings.from_parameters(settings))
 
 
 class OpenpiDoor(WebEndpoint):
@@ -50,7 +49,7 @@ class OpenpiDoor(WebEndpoint):
         self,
         gateway: Gateway,
         exposure: Exposure,
-        settings: OpenpiSettings,
+        settings: EndpointSettings,
         clock: Clock = time.monotonic,
     ) -> None:
         """Raise UserError for a mapping file that cannot be used."""
@@ -62,26 +61,14 @@ class OpenpiDoor(WebEndpoint):
         application.router.add_get('/healthz', self._health)
         application.router.add_get('/{path:.*}', self._attend)
         application.on_shutdown.append(self._end_all)
-        self._checks: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
         """Return the URL that a client is given."""
         return super().address.replace('http', 'ws', 1)
 
-    async def start(self) -> None:
-        """Listen. Raises UserError."""
-        await super().start()
-        self._checks = asyncio.create_task(self._check_repeatedly())
-
-    async def stop(self) -> None:
-        """Close all connections. May be called twice."""
-        checks, self._checks = self._checks, None
-        if checks:
-            checks.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await checks
-        await super().stop()
+    def _watches(self, server: web.Server) -> list[Coroutine[Any, Any, None]]:
+        return [*super()._watches(server), self._check_repeatedly()]
 
     async def _end_all(self, _: web.Application) -> None:
         for connection in list(self._open):

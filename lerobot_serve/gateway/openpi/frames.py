@@ -44,10 +44,7 @@ class CloseCode(IntEnum):
     NORMAL = 1000
     GOING_AWAY = 1001
     PROTOCOL_ERROR = 1002
-    UNSUPPORTED = 1003
-    POLICY_VIOLATION = 1008
     TOO_BIG = 1009
-    INTERNAL_ERROR = 1011
 
 
 class FrameError(Exception):

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
-import contextlib
+from collections.abc import Callable, Coroutine
 from functools import partial
 import ipaddress
 import logging
 import time
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import web
@@ -81,7 +81,7 @@ class WebEndpoint:
             shutdown_timeout=CLOSE_LIMIT_S,
             lingering_time=LINGER_S,
         )
-        self._watch: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
         self._handshakes: TlsHandshakes | None = None
         self._port = 0
@@ -129,7 +129,11 @@ class WebEndpoint:
                 f'({error.strerror or error}); set {exposure.door}.port to a free one, or to 0'
             ) from None
         self._port = self._server.sockets[0].getsockname()[1]
-        self._watch = asyncio.create_task(self._connections.watch(runner.server))
+        self._watching = [asyncio.create_task(each) for each in self._watches(runner.server)]
+
+    def _watches(self, server: web.Server) -> list[Coroutine[Any, Any, None]]:
+        """Return what runs until the end, and bounds the connections."""
+        return [self._connections.watch(server)]
 
     def _protocols(self, create: ProtocolFactory) -> ProtocolFactory:
         """Return what creates the protocols of connections, behind TLS where it is set."""
@@ -143,11 +147,11 @@ class WebEndpoint:
 
     async def stop(self) -> None:
         """Close the site and its connections. May be called twice."""
-        watch, self._watch = self._watch, None
-        if watch:
-            watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watch
+        watching, self._watching = self._watching, []
+        for each in watching:
+            each.cancel()
+        if watching:
+            await asyncio.wait(watching)
         if self._server:
             self._server.close()
         if self._handshakes:

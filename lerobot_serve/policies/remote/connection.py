@@ -64,7 +64,6 @@ class PeerConnection:
         self._reason = 'not connected'
         self._digest = ''
         self._reconnecting: asyncio.Task[None] | None = None
-        self.connects = 0
 
     def start(self) -> dict[str, Any]:
         """Connect and return the metadata of the server. Raises PeerError and ends the thread."""
@@ -128,7 +127,6 @@ class PeerConnection:
             if isinstance(error, OSError):
                 raise PeerUnavailable(f'{self._where}: {error}') from None
             raise
-        self.connects += 1
         return peer, metadata
 
     async def _predict(self, observation: PeerObservation) -> PeerReply:

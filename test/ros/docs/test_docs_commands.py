@@ -14,7 +14,7 @@ import yaml
 
 from lerobot_serve.edge.robot.file import parse
 from lerobot_serve.files.load import load
-from lerobot_serve.gateway.openpi.mapping_file import OpenpiMappingFile
+from lerobot_serve.gateway.openpi.observation import OpenpiMappingFile
 from lerobot_serve.learner.trainers.trainer_file import trainer_options
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.ros.process.private_domain import DOMAINS

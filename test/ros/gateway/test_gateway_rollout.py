@@ -21,10 +21,8 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def gateway(router_rig, monkeypatch):
-    rig = GatewayNodeRig(monkeypatch)
-    yield rig
-    rig.close()
+def gateway(gateway):
+    return gateway()
 
 
 class Callers:

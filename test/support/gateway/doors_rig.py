@@ -13,15 +13,12 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime
 LIMIT_S = 30.0
 
 
-class DoorsRig:
-    """Used by the test's thread."""
+class RunningNode:
+    """The node with these parameters, until `close`. Used by the test's thread."""
 
-    def __init__(self, *doors: str, **parameters: object) -> None:
-        """Each parameter is one of the gateway; `__` in a name stands for the dot."""
-        given = {'doors': f'[{", ".join(doors)}]', **{f'{door}.port': 0 for door in doors}}
-        given |= {name.replace('__', '.'): value for name, value in parameters.items()}
-        words = [word for k, v in given.items() for word in ('-p', f'{k}:={v}')]
-        self.runtime = NodeRuntime(['--ros-args', *words])
+    def __init__(self, parameters: dict[str, object]) -> None:
+        words = [word for k, v in parameters.items() for word in ('-p', f'{k}:={v}')]
+        self.runtime = NodeRuntime(['--ros-args', *words] if words else [])
         try:
             self.node = GatewayNode(self.runtime)
             self.runtime.add(self.node)
@@ -29,6 +26,19 @@ class DoorsRig:
         except BaseException:
             self.runtime.close()
             raise
+
+    def close(self) -> None:
+        self.runtime.close()
+
+
+class DoorsRig(RunningNode):
+    """With real doors."""
+
+    def __init__(self, *doors: str, **parameters: object) -> None:
+        """Each parameter is one of the gateway; `__` in a name stands for the dot."""
+        given = {'doors': f'[{", ".join(doors)}]', **{f'{door}.port': 0 for door in doors}}
+        given |= {name.replace('__', '.'): value for name, value in parameters.items()}
+        super().__init__(given)
         self.addresses = dict(zip(doors, self.node._loop.addresses, strict=True))
 
     @property
@@ -49,6 +59,3 @@ class DoorsRig:
             return reply.status, json.loads(reply.read()), reply.headers
         finally:
             connection.close()
-
-    def close(self) -> None:
-        self.runtime.close()

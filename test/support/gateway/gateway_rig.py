@@ -4,21 +4,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 import contextlib
 import gc
+import inspect
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pytest
 
 from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.predictions import PredictionRequest
+from lerobot_serve.gateway.callers.predictions import (
+    Prediction,
+    PredictionError,
+    PredictionRequest,
+)
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.doors import Door
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeSession, FakeUpstream
 from lerobot_serve.gateway.parameters import GatewayParameters
-from lerobot_serve.gateway.upstream import SessionTerms
+from lerobot_serve.gateway.upstream import SessionTerms, UpstreamSession
 
 CALLER = Caller('http', '127.0.0.1:5000', 'arm')
 CAMERA = 'observation.images.front'
@@ -55,6 +62,14 @@ class GatewayRig:
         self.gateway = Gateway(
             self.upstream, GatewayParameters(**settings), self.log, clock=lambda: self.now_s
         )
+
+    async def running_request(self) -> tuple[UpstreamSession, asyncio.Future[Prediction]]:
+        """Return a session with a request that is at the upstream, which holds its answers."""
+        session = await self.gateway.session(CALLER)
+        self.upstream.hold()
+        running = asyncio.ensure_future(session.predict(request()))
+        await until(lambda: self.upstream.requests)
+        return session, running
 
     def opens_later(self) -> asyncio.Event:
         """Let sessions open once the event is set."""
@@ -109,6 +124,28 @@ class DoorRig(GatewayRig):
         await self.gateway.drain()
 
 
+def rig_tests(make: Callable[..., DoorRig]) -> Callable[..., Any]:
+    """
+    Return a decorator of async tests with a running rig, which `make` returns for a folder and the
+    options of the decorator; a test may ask for `monkeypatch`, too.
+    """
+
+    def with_options(**options: Any) -> Callable[..., Any]:
+        def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
+            takes_patch = 'monkeypatch' in inspect.signature(test).parameters
+
+            async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+                async with make(tmp_path, **options).running() as rig:
+                    await (test(rig, monkeypatch) if takes_patch else test(rig))
+
+            run.__name__ = test.__name__
+            return run
+
+        return decorate
+
+    return with_options
+
+
 def in_loop(test: Callable[[], Any]) -> Any:
     """Run an async test with a limit of time."""
 
@@ -122,6 +159,13 @@ def in_loop(test: Callable[[], Any]) -> Any:
             await asyncio.sleep(0)
 
     return asyncio.run(limited())
+
+
+async def refusal(awaitable: Awaitable[object]) -> PredictionError:
+    """Return the error of what must be refused."""
+    with pytest.raises(PredictionError) as refused:
+        await awaitable
+    return refused.value
 
 
 async def until(holds: Callable[[], object]) -> None:

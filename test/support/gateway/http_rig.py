@@ -15,9 +15,9 @@ import numpy as np
 import simplejpeg
 
 from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.http.door import HttpDoor
-from lerobot_serve.gateway.web.settings import WebSettings
 from support.gateway.gateway_rig import CAMERA, DoorRig
 
 HEIGHT, WIDTH, _ = EXAMPLE_CONTRACT.cameras[CAMERA]
@@ -60,7 +60,7 @@ class HttpRig(DoorRig):
     def __init__(self, exposure: dict[str, Any] | None = None, **settings: Any) -> None:
         super().__init__(**settings.pop('gateway', {}))
         self.door = HttpDoor(
-            self.gateway, Exposure('http', **(exposure or {})), WebSettings(**settings)
+            self.gateway, Exposure('http', **(exposure or {})), EndpointSettings(**settings)
         )
 
     @contextlib.asynccontextmanager

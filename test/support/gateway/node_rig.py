@@ -17,7 +17,7 @@ from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import Prediction, PredictionRequest
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
+from support.gateway.doors_rig import RunningNode
 
 LIMIT_S = 30.0
 STATE = np.linspace(-1, 1, 6, dtype=np.float32)
@@ -40,8 +40,8 @@ class OwnDoor:
         self.is_stopped = True
 
 
-class GatewayNodeRig:
-    """Used by the test's thread."""
+class GatewayNodeRig(RunningNode):
+    """With a door that is the test."""
 
     def __init__(self, monkeypatch: Any, **parameters: object) -> None:
         doors: list[OwnDoor] = []
@@ -51,15 +51,7 @@ class GatewayNodeRig:
             return doors[-1]
 
         monkeypatch.setattr(gateway_node, 'load_door', lambda name: make_door)
-        words = [word for k, v in parameters.items() for word in ('-p', f'{k}:={v}')]
-        self.runtime = NodeRuntime(['--ros-args', *words] if words else [])
-        try:
-            self.node = gateway_node.GatewayNode(self.runtime)
-            self.runtime.add(self.node)
-            self.runtime.start()
-        except BaseException:
-            self.runtime.close()
-            raise
+        super().__init__(parameters)
         (self.door,) = doors
         self.gateway = self.door.gateway
 
@@ -81,9 +73,6 @@ class GatewayNodeRig:
 
     def predict(self, name: str, **changes: Any) -> Prediction:
         return self.ask(name, **changes).result(LIMIT_S)
-
-    def close(self) -> None:
-        self.runtime.close()
 
 
 def caller(name: str) -> Caller:

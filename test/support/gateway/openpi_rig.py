@@ -13,11 +13,12 @@ import numpy as np
 
 from benchmarks.gateways.wire_requests import UPGRADE
 from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.openpi.door import OpenpiDoor
-from lerobot_serve.gateway.web.settings import OpenpiSettings
 from support.gateway.gateway_rig import CAMERA, DoorRig
 from support.gateway.openpi_messages import packed, unpacked
+from support.gateway.peers import packages_of
 
 STATE = 'observation/state'
 MAPPING = f"""
@@ -44,7 +45,7 @@ class OpenpiRig(DoorRig):
         self.door = OpenpiDoor(
             self.gateway,
             Exposure('openpi', **(exposure or {})),
-            OpenpiSettings(mapping=str(mapping), **settings),
+            EndpointSettings(mapping=str(mapping), **settings),
             clock=lambda: self.now_s,
         )
 
@@ -56,6 +57,18 @@ class OpenpiRig(DoorRig):
             session.ws_connect(self.door.address, max_msg_size=0, **options) as socket,
         ):
             yield Client(socket, unpacked(await socket.receive_bytes()))
+
+    @contextlib.asynccontextmanager
+    async def unmodified_client(self, *token: str) -> AsyncIterator[Any]:
+        """Connect with openpi's own client, which blocks."""
+        with packages_of('openpi'):
+            from openpi_client.websocket_client_policy import WebsocketClientPolicy
+
+            policy = await asyncio.to_thread(WebsocketClientPolicy, *self.host_and_port, *token)
+            try:
+                yield policy
+            finally:
+                await asyncio.to_thread(policy._ws.close)
 
     async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Return a connection after the upgrade, whose frames a test writes itself."""

@@ -7,7 +7,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from support.gateway.gateway_rig import CALLER, GatewayRig, request, until
+from support.gateway.gateway_rig import CALLER, GatewayRig, refusal, request, until
 
 from lerobot_serve.gateway import core
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
@@ -17,12 +17,6 @@ from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeSession
 
 OTHER = replace(CALLER, address='127.0.0.1:5001')
 AWAY = PredictionError(Status.UNAVAILABLE, 'no server', 1.0)
-
-
-async def refusal(awaitable) -> PredictionError:
-    with pytest.raises(PredictionError) as refused:
-        await awaitable
-    return refused.value
 
 
 async def test_each_caller_has_one_session_of_its_own():
@@ -144,10 +138,7 @@ async def test_a_request_has_a_limit_that_a_caller_can_only_shorten(wanted_s, li
 
 async def test_a_waiting_request_that_runs_out_of_time_is_never_sent():
     rig = GatewayRig()
-    session = await rig.gateway.session(CALLER)
-    rig.upstream.hold()
-    first = asyncio.ensure_future(session.predict(request()))
-    await until(lambda: rig.upstream.requests)
+    session, first = await rig.running_request()
     assert (await refusal(session.predict(request(timeout_s=0.01)))).status is Status.TOO_LATE
     rig.upstream.release()
     await first
@@ -173,10 +164,7 @@ async def test_a_request_whose_policy_is_replaced_while_it_waits_is_not_sent():
 
 async def test_a_caller_that_leaves_during_a_request_is_counted_and_its_session_ends():
     rig = GatewayRig()
-    session = await rig.gateway.session(CALLER)
-    rig.upstream.hold()
-    running = asyncio.ensure_future(session.predict(request()))
-    await until(lambda: rig.upstream.requests)
+    session, running = await rig.running_request()
     running.cancel()
     await asyncio.wait([running])
     await rig.gateway.release(CALLER)
@@ -185,17 +173,22 @@ async def test_a_caller_that_leaves_during_a_request_is_counted_and_its_session_
     assert (await refusal(session.predict(request()))).status is Status.UNAVAILABLE
 
 
-async def test_a_caller_is_counted_until_its_session_is_closed_also_where_nobody_waits(
-    monkeypatch,
-):
-    rig, may_close = GatewayRig(), asyncio.Event()
-    close = FakeSession.close
+@pytest.fixture
+def may_close(monkeypatch) -> asyncio.Event:
+    """The session of CALLER closes once it is set."""
+    event, close = asyncio.Event(), FakeSession.close
 
     async def close_late(session):
-        await may_close.wait()
+        if session.client_id == CALLER.client_id:
+            await event.wait()
         await close(session)
 
     monkeypatch.setattr(FakeSession, 'close', close_late)
+    return event
+
+
+async def test_a_caller_is_counted_until_its_session_is_closed_also_where_nobody_waits(may_close):
+    rig = GatewayRig()
     await rig.gateway.session(CALLER)
     leaving = asyncio.ensure_future(rig.gateway.release(CALLER))
     await asyncio.sleep(0)
@@ -238,17 +231,9 @@ async def test_a_session_without_requests_is_closed_and_opened_again_for_the_nex
 
 @pytest.mark.parametrize('is_replaced', [False, True])
 async def test_a_session_that_works_again_while_another_one_ends_is_not_closed(
-    monkeypatch, is_replaced
+    may_close, is_replaced
 ):
-    rig, may_close = GatewayRig(idle_timeout_s=10.0), asyncio.Event()
-    close = FakeSession.close
-
-    async def close_late(session):
-        if session.client_id == CALLER.client_id:
-            await may_close.wait()
-        await close(session)
-
-    monkeypatch.setattr(FakeSession, 'close', close_late)
+    rig = GatewayRig(idle_timeout_s=10.0)
     await rig.gateway.session(CALLER)
     session = await rig.gateway.session(OTHER)
     rig.now_s += 10
@@ -268,10 +253,7 @@ async def test_a_session_that_works_again_while_another_one_ends_is_not_closed(
 
 async def test_a_session_with_a_running_request_is_not_idle():
     rig = GatewayRig(idle_timeout_s=10.0)
-    session = await rig.gateway.session(CALLER)
-    rig.upstream.hold()
-    running = asyncio.ensure_future(session.predict(request()))
-    await until(lambda: rig.upstream.requests)
+    _, running = await rig.running_request()
     rig.now_s += 100
     await rig.gateway.close_idle()
     assert rig.gateway.callers == (CALLER,)
@@ -293,10 +275,7 @@ async def test_the_log_says_once_for_each_caller_that_it_has_no_cage():
 
 async def test_draining_answers_what_runs_refuses_what_comes_and_ends_all():
     rig = GatewayRig()
-    session = await rig.gateway.session(CALLER)
-    rig.upstream.hold()
-    running = asyncio.ensure_future(session.predict(request()))
-    await until(lambda: rig.upstream.requests)
+    _, running = await rig.running_request()
     draining = asyncio.ensure_future(rig.gateway.drain())
     await asyncio.sleep(0)
     # also one with a session
@@ -313,10 +292,7 @@ async def test_draining_answers_what_runs_refuses_what_comes_and_ends_all():
 
 async def test_draining_ends_in_time_without_an_answer():
     rig = GatewayRig(drain_timeout_s=0.01)
-    session = await rig.gateway.session(CALLER)
-    rig.upstream.hold()
-    running = asyncio.ensure_future(session.predict(request()))
-    await until(lambda: rig.upstream.requests)
+    _, running = await rig.running_request()
     await rig.gateway.drain()
     assert not rig.upstream.open_sessions
     running.cancel()

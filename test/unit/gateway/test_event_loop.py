@@ -52,18 +52,23 @@ def run(make: Callable[[], Running]) -> tuple[GatewayLoop, threading.Thread]:
     return loop, thread
 
 
-def test_a_running_request_is_answered_and_its_session_closed_before_the_thread_ends():
+def run_rig(*doors: Door, **settings: float) -> tuple[GatewayRig, GatewayLoop, threading.Thread]:
+    """Return a rig, which is built in the loop, once it runs."""
     rigs: list[GatewayRig] = []
-    door = Door()
 
     def make() -> Running:
-        rigs.append(GatewayRig())
-        return Running(rigs[0].gateway, [door])
+        rigs.append(GatewayRig(**settings))
+        return Running(rigs[0].gateway, doors)
 
     loop, thread = run(make)
     loop.wait_until_started()
+    return rigs[0], loop, thread
+
+
+def test_a_running_request_is_answered_and_its_session_closed_before_the_thread_ends():
+    door = Door()
+    rig, loop, thread = run_rig(door)
     assert loop.addresses == ('test',)
-    (rig,) = rigs
 
     async def ask(gateway: Gateway) -> str:
         rig.upstream.hold()
@@ -111,8 +116,7 @@ def test_what_cannot_be_built_says_why():
 def test_a_door_that_hangs_does_not_keep_the_gateway(monkeypatch):
     monkeypatch.setattr(event_loop, 'STOP_LIMIT_S', 0.01)
     door = Door(hangs=True)
-    loop, thread = run(lambda: Running(GatewayRig().gateway, [door]))
-    loop.wait_until_started()
+    _, loop, thread = run_rig(door)
     loop.stop()
     thread.join(10)
     assert not thread.is_alive()
@@ -121,15 +125,7 @@ def test_a_door_that_hangs_does_not_keep_the_gateway(monkeypatch):
 
 def test_idle_sessions_are_closed_while_it_runs(monkeypatch):
     monkeypatch.setattr(event_loop, 'IDLE_CHECK_S', 0.005)
-    rigs: list[GatewayRig] = []
-
-    def make() -> Running:
-        rigs.append(GatewayRig(idle_timeout_s=10.0))
-        return Running(rigs[0].gateway, [])
-
-    loop, thread = run(make)
-    loop.wait_until_started()
-    (rig,) = rigs
+    rig, loop, thread = run_rig(idle_timeout_s=10.0)
 
     async def wait_for_the_end() -> None:
         await rig.gateway.session(CALLER)
@@ -144,19 +140,11 @@ def test_idle_sessions_are_closed_while_it_runs(monkeypatch):
 
 
 def test_a_lack_of_files_is_said_once_and_without_a_traceback(caplog):
-    rigs: list[GatewayRig] = []
-
-    def make() -> Running:
-        rigs.append(GatewayRig())
-        running = asyncio.get_running_loop()
-        for _ in range(3):
-            lacking = {'message': 'accept', 'exception': OSError(errno.EMFILE, 'too many')}
-            running.call_soon(running.call_exception_handler, lacking)
-        return Running(rigs[0].gateway, [])
-
-    loop, thread = run(make)
-    loop.wait_until_started()
+    rig, loop, thread = run_rig()
+    for _ in range(3):
+        lacking = {'message': 'accept', 'exception': OSError(errno.EMFILE, 'too many')}
+        loop._loop.call_soon_threadsafe(loop._loop.call_exception_handler, lacking)
     loop.stop()
     thread.join()
-    assert [line for line in rigs[0].log.lines if 'ulimit' in line] == [event_loop.NO_FILES]
+    assert [line for line in rig.log.lines if 'ulimit' in line] == [event_loop.NO_FILES]
     assert not caplog.records

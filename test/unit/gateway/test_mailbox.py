@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.gateway.gateway_rig import until
+from support.gateway.gateway_rig import refusal, until
 
 from lerobot_serve.gateway.callers.caller_session import LatestOnly
-from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import Status
 
 
 class Turns:
@@ -42,9 +42,7 @@ async def test_the_newest_waiting_request_replaces_an_older_one():
         await turns.settle()
     assert turns.began == [0]
     for number in (1, 2):
-        with pytest.raises(PredictionError) as refused:
-            await asked[number]
-        assert refused.value.status is Status.SUPERSEDED
+        assert (await refusal(asked[number])).status is Status.SUPERSEDED
     turns.ends[0].set()
     await until(lambda: turns.began == [0, 3])
     turns.ends[3].set()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.gateway.gateway_rig import CAMERA, request
 
-from lerobot_serve.gateway.callers.caller import Caller, is_gateway_client
+from lerobot_serve.gateway.callers.caller import Caller, CLIENT_PREFIX
 from lerobot_serve.gateway.callers.predictions import as_state, Prediction, PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 from lerobot_serve.gateway.upstream import check_request
@@ -110,6 +110,6 @@ def test_each_caller_has_a_name_of_its_own_that_fits_a_message():
     assert ids[3] == 'gateway/http/anna@10.0.0.5:4000'
     assert len(set(ids)) == len(ids)
     for each in ids:
-        assert is_gateway_client(each)
+        assert each.startswith(CLIENT_PREFIX)
         assert each.isprintable()
         assert len(each.encode()) <= 128

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.gateway.fake_link import CAMERA, failed, FakeLink, ok, policy_reply
-from support.gateway.gateway_rig import in_loop, RecordingLog, until
+from support.gateway.gateway_rig import in_loop, RecordingLog, refusal, until
 
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path.chunk import retry_after
@@ -20,7 +20,7 @@ from lerobot_serve.contract.schema import Codec, Flag, Refusal
 from lerobot_serve.contract.schema import Status as ChunkStatus
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.predictions import PredictionError, PredictionRequest, Status
+from lerobot_serve.gateway.callers.predictions import PredictionRequest, Status
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.router import availability
 from lerobot_serve.gateway.router import upstream as upstream_module
@@ -56,6 +56,14 @@ class Rig:
     async def __aenter__(self) -> Rig:
         return self
 
+    async def waiting(self) -> tuple[Any, asyncio.Future[Any]]:
+        """Return a session with a request that the router does not answer."""
+        session = await self.upstream.open(ONE)
+        self.link.answer = lambda given: None
+        asked = asyncio.ensure_future(session.predict(request()))
+        await until(lambda: self.link.requests)
+        return session, asked
+
     async def __aexit__(self, *_: object) -> None:
         await self.upstream.close()
 
@@ -63,12 +71,6 @@ class Rig:
 def request(**changes: Any) -> PredictionRequest:
     given = {'state': np.float32([1, 2]), 'images': {CAMERA.name: FRAME}}
     return PredictionRequest(**{**given, **changes})
-
-
-async def refusal(awaitable) -> PredictionError:
-    with pytest.raises(PredictionError) as refused:
-        await awaitable
-    return refused.value
 
 
 async def test_each_caller_is_a_client_of_its_own_with_the_names_of_the_policy():
@@ -223,48 +225,32 @@ async def test_a_session_that_is_lost_twice_is_refused():
         assert (await session.predict(request())).slot == 'b'
 
 
+QUOTA = {'status': ChunkStatus.QUOTA, 'extensions': (retry_after(2.5),)}
+
+
 @pytest.mark.parametrize(
-    ('chunk_status', 'status'),
+    ('reply', 'status', 'retry_after_s'),
     [
-        (ChunkStatus.BAD_OBSERVATION, Status.INVALID),
-        (ChunkStatus.POLICY_ERROR, Status.FAILED),
-        (ChunkStatus.NOT_FINITE, Status.NOT_FINITE),
-        (ChunkStatus.TOO_LATE, Status.TOO_LATE),
-        (ChunkStatus.NO_SLOT, Status.UNAVAILABLE),
-        (ChunkStatus.QUOTA, Status.QUOTA),
-        (99, Status.FAILED),
+        ({'status': ChunkStatus.BAD_OBSERVATION}, Status.INVALID, 0.0),
+        ({'status': ChunkStatus.POLICY_ERROR}, Status.FAILED, 0.0),
+        ({'status': ChunkStatus.NOT_FINITE}, Status.NOT_FINITE, 0.0),
+        ({'status': ChunkStatus.TOO_LATE}, Status.TOO_LATE, 0.0),
+        ({'status': ChunkStatus.NO_SLOT}, Status.UNAVAILABLE, 1.0),
+        ({'status': ChunkStatus.QUOTA}, Status.QUOTA, 0.0),
+        (QUOTA, Status.QUOTA, 2.5),
+        ({'status': 99}, Status.FAILED, 0.0),
+        ({'robot': np.float32([[1, np.nan]])}, Status.NOT_FINITE, 0.0),
+        ({'robot': np.float32([[1, 2, 3]])}, Status.FAILED, 0.0),
+        ({'robot': np.zeros((0, 2), np.float32)}, Status.FAILED, 0.0),
     ],
 )
-async def test_a_reply_without_actions_is_the_error_that_it_says(chunk_status, status):
+async def test_a_reply_without_usable_actions_is_an_error(reply, status, retry_after_s):
     async with Rig() as rig:
         session = await rig.upstream.open(ONE)
-        rig.link.answer = lambda given: failed(given, chunk_status, 'why')
+        rig.link.answer = lambda given: ok(given, status_text='why', **reply)
         refused = await refusal(session.predict(request()))
-        assert (refused.status, refused.text) == (status, 'why')
-
-
-async def test_a_used_up_quota_says_when_to_send_again():
-    async with Rig() as rig:
-        session = await rig.upstream.open(ONE)
-        rig.link.answer = lambda given: replace(
-            failed(given, ChunkStatus.QUOTA, 'used up'), extensions=(retry_after(2.5),)
-        )
-        assert (await refusal(session.predict(request()))).retry_after_s == 2.5
-
-
-@pytest.mark.parametrize(
-    ('actions', 'status'),
-    [
-        (np.float32([[1, np.nan]]), Status.NOT_FINITE),
-        (np.float32([[1, 2, 3]]), Status.FAILED),
-        (np.zeros((0, 2), np.float32), Status.FAILED),
-    ],
-)
-async def test_actions_that_must_not_be_executed_reach_nobody(actions, status):
-    async with Rig() as rig:
-        session = await rig.upstream.open(ONE)
-        rig.link.answer = lambda given: ok(given, robot=actions, model=actions)
-        assert (await refusal(session.predict(request()))).status is status
+        assert (refused.status, refused.retry_after_s) == (status, retry_after_s)
+        assert refused.text == 'why' or 'status' not in reply
 
 
 @pytest.mark.parametrize(
@@ -297,10 +283,7 @@ async def test_a_policy_that_needs_past_observations_is_refused_with_the_remedy(
 
 async def test_a_lost_router_ends_what_waits_and_refuses_until_it_is_back():
     async with Rig() as rig:
-        session = await rig.upstream.open(ONE)
-        rig.link.answer = lambda given: None
-        waiting = asyncio.ensure_future(session.predict(request()))
-        await until(lambda: rig.link.requests)
+        session, waiting = await rig.waiting()
         rig.link.go_away()
         refused = await refusal(waiting)
         assert refused.status is Status.UNAVAILABLE
@@ -321,10 +304,7 @@ async def test_a_lost_router_ends_what_waits_and_refuses_until_it_is_back():
 
 async def test_a_router_that_closed_its_replies_and_restarted_is_used_at_once():
     async with Rig() as rig:
-        session = await rig.upstream.open(ONE)
-        rig.link.answer = lambda given: None
-        waiting = asyncio.ensure_future(session.predict(request()))
-        await until(lambda: rig.link.requests)
+        _, waiting = await rig.waiting()
         rig.link.answer = ok
         rig.upstream.deposit_presence(Presence.CLOSED)
         assert (await waiting).slot == 'b'
@@ -407,10 +387,7 @@ async def test_a_caller_that_has_just_got_a_chunk_is_not_as_urgent_as_one_that_h
 
 async def test_a_closed_session_is_closed_at_the_router_and_opens_no_more():
     async with Rig() as rig:
-        session = await rig.upstream.open(ONE)
-        rig.link.answer = lambda given: None
-        waiting = asyncio.ensure_future(session.predict(request()))
-        await until(lambda: rig.link.requests)
+        session, waiting = await rig.waiting()
         await session.close()
         await session.close()
         assert (await refusal(waiting)).status is Status.UNAVAILABLE

@@ -17,7 +17,7 @@ from support.gateway.openpi_messages import aloha, droid, libero, packed, pictur
 
 from lerobot_serve.peer_formats import msgpack_arrays
 from lerobot_serve.peer_formats.array_types import PeerFormatError
-from lerobot_serve.peer_formats.msgpack_arrays import unpack_openpi
+from lerobot_serve.peer_formats.msgpack_arrays import openpi_array_at, unpack_openpi
 from lerobot_serve.peer_formats.msgpack_reader import (
     DEPTH_LIMIT,
     LIST_LIMIT,
@@ -25,7 +25,6 @@ from lerobot_serve.peer_formats.msgpack_reader import (
     TEXT_LIMIT_BYTES,
     VALUES_LIMIT,
 )
-from lerobot_serve.peer_formats.openpi_array import openpi_array_at
 
 VALUES = st.recursive(
     st.none()

@@ -91,11 +91,11 @@ def test_other_fields_arrive():
 @pytest.mark.parametrize(
     ('changes', 'field', 'expected'),
     [
+        # further ones of each field are in test/golden/refusals/http_body.txt
         ({'state': [1, 2]}, 'state', '3 numbers in this order: joint_1.pos'),
-        ({'state': [1, 2, '3']}, 'state', 'numbers'),
-        ({'state': [1, 2, True]}, 'state', 'numbers'),
-        ({'state': 'x'}, 'state', 'list'),
-        ({'state': [[1, 2, 3]]}, 'state', 'numbers'),
+        ({'state': [1, 1e300, 3]}, 'state[1]', 'at most 3.4e+38 in size'),
+        ({'state': [1, -(10**400), 3]}, 'state[1]', 'at most 3.4e+38 in size'),
+        ({'state': {'joint_1.pos': 1e39}}, 'state.joint_1.pos', 'at most 3.4e+38 in size'),
         ({'image': 5}, 'image', 'base64'),
         ({'image': 'no base64!'}, 'image', 'base64'),
         ({'image': base64_of(b'GIF89a')}, 'image', 'JPEG'),
@@ -112,16 +112,8 @@ def test_other_fields_arrive():
         ({'image': [[[True] * 3]]}, 'image', 'nested lists'),
         ({'images': {'front': 5}, 'image': None}, 'images.front', 'base64'),
         ({'images': {'front': ''}}, 'image', 'one of them'),
-        ({'images': [1], 'image': None}, 'images', 'CAMERA'),
         ({'task': 'x'}, 'task', 'once'),
-        ({'instruction': 5}, 'instruction', 'text'),
-        ({'episode_id': 5}, 'episode_id', 'text'),
         ({'episode_id': 'a\nb'}, 'episode_id', 'printable'),
-        ({'episode_id': 'x' * 200}, 'episode_id', 'at most 128'),
-        ({'episode_start': 'yes'}, 'episode_start', 'true or false'),
-        ({'timeout_s': -1}, 'timeout_s', '[0, 3600]'),
-        ({'timeout_s': True}, 'timeout_s', 'number'),
-        ({'inference_delay_steps': 0.5}, 'inference_delay_steps', 'whole'),
         ({'episode': 'x'}, 'episode', 'did you mean episode_id'),
     ],
 )

@@ -62,32 +62,22 @@ def test_a_message_of_any_size_is_unmasked(size):
 
 @given(
     st.lists(st.binary(max_size=300), max_size=5),
-    st.lists(st.integers(1, 400), max_size=8),
+    st.lists(st.tuples(st.booleans(), st.integers(1, 400)), min_size=1, max_size=8),
 )
-def test_pieces_of_any_size_give_the_same_messages(payloads, cuts):
-    stream = b''.join(map(masked, payloads))
-    pieces, at = [], 0
-    for cut in cuts:
-        pieces.append(stream[at : at + cut])
-        at += cut
-    found = read(*filter(None, [*pieces, stream[at:]]))
-    assert [data for data, _ in found.messages] == payloads
-
-
-@given(
-    st.lists(st.binary(max_size=300), max_size=5),
-    st.lists(st.integers(1, 400), min_size=1, max_size=8),
-)
-def test_bytes_received_in_place_give_the_same_messages(payloads, counts):
+def test_pieces_of_any_size_give_the_same_messages_fed_or_received_in_place(payloads, pieces):
     stream, sink = b''.join(map(masked, payloads)), Sink()
     reader = reading_into(sink)
-    for count in itertools.cycle(counts):
+    for is_fed, count in itertools.cycle(pieces):
         if not stream:
             break
-        space = reader.free_space()
-        count = min(count, len(space), len(stream))
-        space[:count], stream = stream[:count], stream[count:]
-        reader.received(count)
+        if is_fed:
+            reader.feed(stream[:count])
+        else:
+            space = reader.free_space()
+            count = min(count, len(space), len(stream))
+            space[:count] = stream[:count]
+            reader.received(count)
+        stream = stream[count:]
     assert [data for data, _ in sink.messages] == payloads
     assert not reader.is_inside_message
 

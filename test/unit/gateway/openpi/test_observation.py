@@ -13,13 +13,11 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.files.load import load
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.openpi.conversation import Episodes
-from lerobot_serve.gateway.openpi.mapping_file import (
+from lerobot_serve.gateway.openpi.observation import (
+    Observation,
     ObservationMapping,
     OpenpiMappingFile,
     read_observation_mapping,
-)
-from lerobot_serve.gateway.openpi.observation import (
-    Observation,
     request_of,
     rgb_image,
     sorted_observation,

@@ -12,10 +12,9 @@ import aiohttp
 import numpy as np
 import pytest
 from support.gateway.certificates import tls_exposure
-from support.gateway.gateway_rig import CAMERA, until
+from support.gateway.gateway_rig import CAMERA, rig_tests, until
 from support.gateway.openpi_messages import packed, unpacked
 from support.gateway.openpi_rig import MAPPING, observation, OpenpiRig
-from support.gateway.peers import packages_of
 from support.gateway.websocket_frames import masked
 
 from benchmarks.gateways.wire_requests import UPGRADE
@@ -31,38 +30,20 @@ TOKEN = 'a-token-of-kim-for-tests'
 WITH_TOKENS = {'tokens': Tokens({'kim': TOKEN})}
 
 
-def openpi_test(**options):
-    """Run an async test with a running door; `options` are those of OpenpiRig."""
-
-    def decorate(test):
-        async def run(tmp_path):
-            async with OpenpiRig(tmp_path, **options).running() as rig:
-                await test(rig)
-
-        run.__name__ = test.__name__
-        return run
-
-    return decorate
+openpi_test = rig_tests(OpenpiRig)
 
 
 @openpi_test()
 async def test_the_unmodified_client_is_served(rig):
-    with packages_of('openpi'):
-        from openpi_client.websocket_client_policy import WebsocketClientPolicy
-
-        host, port = rig.host_and_port
-        policy = await asyncio.to_thread(WebsocketClientPolicy, host, port)
-        try:
-            reply = await asyncio.to_thread(policy.infer, observation())
-            assert reply['actions'].tolist() == [[i, i + 1, i + 2] for i in range(4)]
-            assert reply['server_timing']['infer_ms'] == 1.5
-            with pytest.raises(RuntimeError, match='state has 2 values'):
-                wrong = {'observation/state': np.zeros(2)}
-                await asyncio.to_thread(policy.infer, observation(**wrong))
-            assert 'actions' in await asyncio.to_thread(policy.infer, observation())
-            assert policy.get_server_metadata()['lerobot_serve']['note'] == NO_CAGE
-        finally:
-            await asyncio.to_thread(policy._ws.close)
+    async with rig.unmodified_client() as policy:
+        reply = await asyncio.to_thread(policy.infer, observation())
+        assert reply['actions'].tolist() == [[i, i + 1, i + 2] for i in range(4)]
+        assert reply['server_timing']['infer_ms'] == 1.5
+        with pytest.raises(RuntimeError, match='state has 2 values'):
+            wrong = {'observation/state': np.zeros(2)}
+            await asyncio.to_thread(policy.infer, observation(**wrong))
+        assert 'actions' in await asyncio.to_thread(policy.infer, observation())
+        assert policy.get_server_metadata()['lerobot_serve']['note'] == NO_CAGE
 
 
 NO_STATE = MAPPING.replace('state: [observation/state]\n', '')
@@ -70,27 +51,21 @@ NO_STATE = MAPPING.replace('state: [observation/state]\n', '')
 
 @openpi_test(mapping=NO_STATE)
 async def test_the_unmodified_client_sends_the_vector_of_lerobot_without_a_mapping_of_it(rig):
-    with packages_of('openpi'):
-        from openpi_client.websocket_client_policy import WebsocketClientPolicy
-
-        for key in ('observation.state', 'state'):
-            policy = await asyncio.to_thread(WebsocketClientPolicy, *rig.host_and_port)
-            try:
-                for vector in (np.float32([3, 2, 1]), np.float64([[3, 2, 1]])):
-                    asked = with_state({key: vector})
-                    assert 'actions' in await asyncio.to_thread(policy.infer, asked)
-                    assert rig.upstream.requests[-1][1].state.tolist() == [3, 2, 1]
-                rig.upstream.requests.clear()
-                for state, text in (
-                    ({key: np.zeros(2)}, 'state has 2 values, the policy takes 3: joint_1.pos'),
-                    ({key: np.float32([0, np.nan, 0])}, r'invalid: state\[1\] is nan'),
-                    ({}, f'the state lacks {key}'),
-                ):
-                    with pytest.raises(RuntimeError, match=text):
-                        await asyncio.to_thread(policy.infer, with_state(state))
-                assert not rig.upstream.requests
-            finally:
-                await asyncio.to_thread(policy._ws.close)
+    for key in ('observation.state', 'state'):
+        async with rig.unmodified_client() as policy:
+            for vector in (np.float32([3, 2, 1]), np.float64([[3, 2, 1]])):
+                asked = with_state({key: vector})
+                assert 'actions' in await asyncio.to_thread(policy.infer, asked)
+                assert rig.upstream.requests[-1][1].state.tolist() == [3, 2, 1]
+            rig.upstream.requests.clear()
+            for state, text in (
+                ({key: np.zeros(2)}, 'state has 2 values, the policy takes 3: joint_1.pos'),
+                ({key: np.float32([0, np.nan, 0])}, r'invalid: state\[1\] is nan'),
+                ({}, f'the state lacks {key}'),
+            ):
+                with pytest.raises(RuntimeError, match=text):
+                    await asyncio.to_thread(policy.infer, with_state(state))
+            assert not rig.upstream.requests
 
 
 def with_state(state):
@@ -128,15 +103,11 @@ async def test_a_vector_is_not_read_in_another_order_than_that_of_the_handshake(
 
 @openpi_test(exposure=WITH_TOKENS)
 async def test_the_unmodified_client_has_an_api_key(rig):
-    with packages_of('openpi'):
-        from openpi_client.websocket_client_policy import WebsocketClientPolicy
-
-        host, port = rig.host_and_port
-        policy = await asyncio.to_thread(WebsocketClientPolicy, host, port, TOKEN)
+    async with rig.unmodified_client(TOKEN):
         assert rig.gateway.callers[0].name == 'kim'
-        await asyncio.to_thread(policy._ws.close)
-        with pytest.raises(Exception, match='401'):
-            await asyncio.to_thread(WebsocketClientPolicy, host, port, 'x' * 20)
+    with pytest.raises(Exception, match='401'):
+        async with rig.unmodified_client('x' * 20):
+            pass
 
 
 @openpi_test()
@@ -377,7 +348,8 @@ async def test_a_silent_client_is_asked_and_then_disconnected(rig):
     rig.door.check_connections()
     assert not rig.refused
     rig.now_s += 2.0
-    rig.door.check_connections()
+    # by the door itself, which checks each CHECK_S
+    await until(lambda: rig.refused)
     assert rig.refused == {'silent': 1}
     await until(lambda: not rig.upstream.open_sessions)
     writer.close()
