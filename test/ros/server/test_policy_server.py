@@ -84,6 +84,23 @@ def test_an_observation_is_answered_with_a_chunk(client, codec):
     assert chunk.episode_id == 'episode-1'
 
 
+def test_bytes_that_are_no_message_are_counted_and_survived(client, drops):
+    good = wire_observation.encode(client.observation(images=images()))
+    for raw in (
+        b'',
+        b'\x00',
+        b'\x00\x01\x00\x00',
+        b'\xff' * 100,
+        good[:40],
+        b'\x00\x00' + good[2:],
+    ):
+        client.send(raw)
+        # one at a time: a keep-last(1) writer may replace what was not yet delivered
+        assert client.round_trip(images=images()).status == Status.OK
+    drops('encapsulation', 2)
+    assert drops('truncated', 1).state == ServerStatus.ACTIVE
+
+
 def test_an_observation_cut_behind_its_header_is_answered(client):
     raw = wire_observation.encode(client.observation(images=images()))
     client.send(raw[:-1000])
