@@ -17,6 +17,7 @@ from pathlib import Path
 import re
 from typing import Literal
 
+from lerobot_serve.peer_formats.lerobot_messages import varint
 from lerobot_serve.policies.exported.onnx_schema import (
     ATTRIBUTE,
     BYTES,
@@ -158,29 +159,21 @@ def _written(fields: MessageFields, shape: MessageSchema, parts: dict[int, list[
             continue
         if number in parts:
             for inner in parts[number]:
-                written += [_key(number, BYTES), _number_bytes(sum(map(len, inner))), *inner]
+                written += [_key(number, BYTES), varint(sum(map(len, inner))), *inner]
             continue
         for value in fields[number]:
             if isinstance(value, int):
-                written += [_key(number, VARINT), _number_bytes(value)]
+                written += [_key(number, VARINT), varint(value)]
             elif wire == BYTES:
                 # of numbers too: one that was not packed is a pack of one
-                written += [_key(number, BYTES), _number_bytes(len(value)), value]
+                written += [_key(number, BYTES), varint(len(value)), value]
             else:
                 written += [_key(number, wire), value]
     return written
 
 
 def _key(number: int, wire: int) -> bytes:
-    return _number_bytes(number << 3 | wire)
-
-
-def _number_bytes(value: int) -> bytes:
-    data = bytearray()
-    while value > 0x7F:
-        data.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*data, value])
+    return varint(number << 3 | wire)
 
 
 def _numbers(values: list[FieldValue], name: str) -> Iterator[int]:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from lerobot_serve.policies.base import PolicyDescription, PolicyError, PolicyRequest
+from lerobot_serve.policies.base import PolicyDescription, PolicyError
 from lerobot_serve.policies.lerobot.description import RTC_OFF_NOTE
 from lerobot_serve.policies.lerobot.policy_types import PolicyTypeSpec
-from lerobot_serve.policies.lerobot.prediction.batches import ObservationBuilder
 from lerobot_serve.policies.lerobot.prediction.image_embeddings import ImageEmbeddingCache
 from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy
 from lerobot_serve.policies.lerobot.prediction.processors import ProcessorPairFactory
@@ -58,16 +57,18 @@ def run_first_prediction(
             'the first prediction (black images, zero state) is not finite; the weights or '
             'statistics are damaged, copy or train the policy again'
         )
-    observations = ObservationBuilder(
-        description, torch.device(description.device), resizes=own_size
-    )
     predicted = torch.from_numpy(chunk).to(description.device).unsqueeze(0)
     processors.takes_whole_chunk = processors.check_whole_chunk(
-        observations.build(request)[-1], predicted
+        trial.observations.build(request)[-1], predicted
     )
     described = replace(description, chunk_size=len(chunk))
     anchored = described.supports_rtc and processors.can_reanchor
-    if anchored and not _can_reanchor(processors, observations, request, predicted):
+    # at a state other than zero
+    moved = np.linspace(0.1, 1.0, request.state.shape[1], dtype=np.float32)
+    request_there = replace(request, state=np.broadcast_to(moved, request.state.shape))
+    if anchored and not processors.check_reanchoring(
+        trial.observations.build(request_there)[-1], predicted
+    ):
         notes = (*described.notes, RTC_OFF_NOTE)
         described = replace(described, supports_rtc=False, notes=notes)
     policy = make_policy(described)
@@ -78,15 +79,3 @@ def run_first_prediction(
         policy.predict([with_prefix])
         policy.reset(TRIAL_SESSION)
     return policy
-
-
-def _can_reanchor(
-    processors: ProcessorPairFactory,
-    observations: ObservationBuilder,
-    request: PolicyRequest,
-    predicted: torch.Tensor,
-) -> bool:
-    """Return whether a prefix is re-anchored correctly at a state other than zero."""
-    state = np.linspace(0.1, 1.0, request.state.shape[1], dtype=np.float32)
-    moved = replace(request, state=np.broadcast_to(state, request.state.shape))
-    return processors.check_reanchoring(observations.build(moved)[-1], predicted)

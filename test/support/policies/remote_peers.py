@@ -26,6 +26,7 @@ import zmq
 import zmq.asyncio
 
 from benchmarks.harness.peer_classes import pickled, TimedAction, unpickled
+from support.gateway.openpi_messages import packed, unpacked
 
 LIMIT_S = 60.0
 STEPS = 4
@@ -144,9 +145,9 @@ class OpenpiPeer(WebPeer):
         await socket.prepare(request)
         if self.mode == 'mute':
             await self._ended.wait()
-        await socket.send_bytes(msgpack.packb(self.metadata, default=pack_array))
+        await socket.send_bytes(packed(self.metadata))
         async for message in socket:
-            received = msgpack.unpackb(message.data, object_hook=unpack_array)
+            received = unpacked(message.data)
             self.requests.append(received)
             if self.mode == 'hang':
                 await self._ended.wait()
@@ -163,26 +164,8 @@ class OpenpiPeer(WebPeer):
                 state = received['observation']
                 reply = chunk_of(self, state['arm'], state['gripper'])
                 reply['server_timing'] = {'infer_ms': 7.5}
-                await socket.send_bytes(msgpack.packb(reply, default=pack_array))
+                await socket.send_bytes(packed(reply))
         return socket
-
-
-def pack_array(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return {
-            b'__ndarray__': True,
-            b'data': value.tobytes(),
-            b'dtype': value.dtype.str,
-            b'shape': value.shape,
-        }
-    return value
-
-
-def unpack_array(value: dict[Any, Any]) -> Any:
-    if b'__ndarray__' in value:
-        kind = np.dtype(value[b'dtype'])
-        return np.ndarray(buffer=value[b'data'], dtype=kind, shape=value[b'shape'])
-    return value
 
 
 class HttpPeer(WebPeer):

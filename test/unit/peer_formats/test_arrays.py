@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as npst
 import msgpack
 import numpy as np
 import pytest
+from support.gateway.openpi_messages import packed, unpacked
 from support.policies import remote_peers
 
 from lerobot_serve.peer_formats.array_types import PeerFormatError
@@ -41,9 +42,9 @@ def test_what_numpy_writes_is_read(array, fortran):
 @given(ARRAYS)
 @settings(max_examples=40)
 def test_both_forms_of_msgpack_are_those_of_their_projects(array):
-    theirs = msgpack.packb({'a': {'b': array}}, default=remote_peers.pack_array)
+    theirs = packed({'a': {'b': array}})
     assert np.array_equal(unpack_openpi(theirs)['a']['b'], array, equal_nan=True)
-    ours = msgpack.unpackb(pack_openpi({'a': array}), object_hook=remote_peers.unpack_array)
+    ours = unpacked(pack_openpi({'a': array}))
     assert np.array_equal(ours['a'], array, equal_nan=True)
     theirs = msgpack.packb([{'a': array}, {}], default=remote_peers.pack_npy)
     assert np.array_equal(unpack_groot(theirs)[0]['a'], array, equal_nan=True)

@@ -83,7 +83,7 @@ class LeRobotPolicy:
         self.processors = processors
         self._description = description
         self._device = torch.device(description.device)
-        self._observations = ObservationBuilder(description, self._device, resizes=resizes)
+        self.observations = ObservationBuilder(description, self._device, resizes=resizes)
         self._inference = make_inference(
             network, description.state_class, rtc=description.supports_rtc
         )
@@ -137,7 +137,7 @@ class LeRobotPolicy:
         elif self.processors.is_stateful:
             # a copy: the state of the session must not change if the batch fails
             memory = replace(memory, pair=self.processors.copy(memory.pair))
-        observations = self._observations.build(request)
+        observations = self.observations.build(request)
         history = [memory.pair.preprocess(observation) for observation in observations]
         # relative to the current state, which the pair has just processed
         reanchorer = memory.pair.reanchorer if self.processors.can_reanchor else None
