@@ -176,7 +176,7 @@ def _key(number: int, wire: int) -> bytes:
     return varint(number << 3 | wire)
 
 
-def _numbers(values: list[FieldValue], name: str) -> Iterator[int]:
+def _numbers(values: list[FieldValue]) -> Iterator[int]:
     """Yield the whole numbers of a field, packed or repeated."""
     for value in values:
         if isinstance(value, int):
@@ -314,7 +314,7 @@ def _shape(data: memoryview) -> Parts:
 
 def _tensor(data: memoryview, contents: OnnxContents, *, may_be_external: bool) -> Parts:
     fields = _fields(data, TENSOR_FIELDS)
-    dims = tuple(_numbers(fields.get(1, []), 'dims'))
+    dims = tuple(_numbers(fields.get(1, [])))
     element = _number(fields, 2)
     if element not in ITEM_BYTES:
         raise UnsafeProgram(f'has a tensor of the type {element}, which is no plain number')

@@ -33,7 +33,6 @@ from lerobot_serve.policies.lerobot.compat import (
     suppress_output,
 )
 from lerobot_serve.policies.lerobot.description import describe_policy
-from lerobot_serve.policies.lerobot.first_prediction import run_first_prediction
 from lerobot_serve.policies.lerobot.network import (
     autocast_dtype,
     check_network_sizes,
@@ -48,7 +47,7 @@ from lerobot_serve.policies.lerobot.policy_types import (
     served_types,
 )
 from lerobot_serve.policies.lerobot.prediction.image_embeddings import ImageEmbeddingCache
-from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy
+from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy, run_first_prediction
 from lerobot_serve.policies.lerobot.prediction.processors import load_processors
 from lerobot_serve.policies.resources.device import (
     set_cpu_threads,

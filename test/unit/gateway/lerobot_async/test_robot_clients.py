@@ -22,7 +22,7 @@ from support.gateway.robot_client_rig import (
 from benchmarks.harness.peer_classes import pickled
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.lerobot_async.observations import REPEAT_AFTER_S
+from lerobot_serve.gateway.lerobot_async.clients import REPEAT_AFTER_S
 
 pytest.importorskip('torch')
 pytestmark = pytest.mark.usefixtures('grpc_thread')
