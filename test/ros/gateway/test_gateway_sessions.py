@@ -8,31 +8,13 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from support.gateway.node_rig import caller, GatewayNodeRig, STATE
+from support.gateway.node_rig import caller, STATE
 from support.network.ports import free_port
 from support.nodes.zenoh_links import both_links
 
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 
-ROUTER = '/policy_router'
 SERVER = '/a/policy_server'
-
-
-@pytest.fixture
-def gateway(router_rig, monkeypatch, link):
-    """Starts the gateway with parameters, over the link of the test."""
-    started = []
-
-    def start(**parameters: object) -> GatewayNodeRig:
-        if link == 'zenoh':
-            endpoint = router_rig.fleet.links.endpoint(parameters.get('server', ROUTER))
-            parameters = {'link': 'zenoh', 'zenoh_connect': [endpoint], **parameters}
-        started.append(GatewayNodeRig(monkeypatch, **parameters))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.close()
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import base64
 
 import numpy as np
 import pytest
+from support.gateway.doors_rig import start_with_camera
 from support.nodes.zenoh_links import both_links
 
 from lerobot_serve.gateway.callers.episode_names import scoped_name
@@ -56,13 +57,7 @@ def test_what_goes_wrong_at_the_server_has_its_status(router_rig, doors):
 
 
 def test_pictures_reach_a_policy_with_cameras(router_rig, doors):
-    router_rig.fleet.start(
-        'a',
-        'policy_server',
-        namespace='/a',
-        policy_kind='null',
-        policy_path='joints=6,chunk=30,cameras=front:48x64,fps=30',
-    )
+    start_with_camera(router_rig)
     rig = doors('http', server=SERVER)
     raw = base64.b64encode(bytes(48 * 64 * 3)).decode()
     given = {'episode_id': 'e', 'state': STATE, 'image': {'data': raw, 'shape': [48, 64, 3]}}

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from support.gateway.doors_rig import start_with_camera
 from support.gateway.peers import packages_of
 from support.nodes.zenoh_links import both_links
 
@@ -77,13 +78,7 @@ def test_a_client_that_leaves_ends_its_session(router_rig, doors, connect):
 
 
 def test_pictures_and_refusals(router_rig, doors, connect, mapping):
-    router_rig.fleet.start(
-        'a',
-        'policy_server',
-        namespace='/a',
-        policy_kind='null',
-        policy_path='joints=6,chunk=30,cameras=front:48x64,fps=30',
-    )
+    start_with_camera(router_rig)
     rig = doors('openpi', server=SERVER, openpi__mapping=mapping)
     client = connect(rig)
     for picture in (np.zeros((48, 64, 3), np.uint8), np.zeros((3, 48, 64), np.uint8)):

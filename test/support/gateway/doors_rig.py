@@ -5,30 +5,20 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from typing import Any
 
-from lerobot_serve.gateway.node import GatewayNode
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
-
-LIMIT_S = 30.0
+from support.gateway.node_rig import LIMIT_S, RunningGateway
 
 
-class DoorsRig:
-    """Used by the test's thread."""
+class DoorsRig(RunningGateway):
+    """See the module."""
 
     def __init__(self, *doors: str, **parameters: object) -> None:
         """Each parameter is one of the gateway; `__` in a name stands for the dot."""
         given = {'doors': f'[{", ".join(doors)}]', **{f'{door}.port': 0 for door in doors}}
         given |= {name.replace('__', '.'): value for name, value in parameters.items()}
-        words = [word for k, v in given.items() for word in ('-p', f'{k}:={v}')]
-        self.runtime = NodeRuntime(['--ros-args', *words])
-        try:
-            self.node = GatewayNode(self.runtime)
-            self.runtime.add(self.node)
-            self.runtime.start()
-        except BaseException:
-            self.runtime.close()
-            raise
+        super().__init__(given)
         self.addresses = dict(zip(doors, self.node._loop.addresses, strict=True))
 
     @property
@@ -50,5 +40,23 @@ class DoorsRig:
         finally:
             connection.close()
 
-    def close(self) -> None:
-        self.runtime.close()
+
+def start_with_camera(router_rig: Any) -> None:
+    """Start a server whose policy looks at a camera."""
+    router_rig.fleet.start(
+        'a',
+        'policy_server',
+        namespace='/a',
+        policy_kind='null',
+        policy_path='joints=6,chunk=30,cameras=front:48x64,fps=30',
+    )
+
+
+def start_process(rig: Any, door: str, **parameters: object) -> str:
+    """Start a gateway in a process of its own; return the address of its door."""
+    given = {f'{door}.{name}': value for name, value in {'port': 0, **parameters}.items()}
+    rig.fleet.start('gateway', 'gateway', server='/policy_router', doors=f"['{door}']", **given)
+    found = rig.wait(
+        lambda: re.search(rf'door {door}: (?:\w+://)?(\S+)', rig.log('gateway')), 'the door'
+    )
+    return str(found[1])

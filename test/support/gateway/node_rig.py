@@ -40,17 +40,10 @@ class OwnDoor:
         self.is_stopped = True
 
 
-class GatewayNodeRig:
-    """Used by the test's thread."""
+class RunningGateway:
+    """The node in a runtime of its own. Used by the test's thread."""
 
-    def __init__(self, monkeypatch: Any, **parameters: object) -> None:
-        doors: list[OwnDoor] = []
-
-        def make_door(*arguments: Any) -> OwnDoor:
-            doors.append(OwnDoor(*arguments))
-            return doors[-1]
-
-        monkeypatch.setattr(gateway_node, 'load_door', lambda name: make_door)
+    def __init__(self, parameters: Mapping[str, object]) -> None:
         words = [word for k, v in parameters.items() for word in ('-p', f'{k}:={v}')]
         self.runtime = NodeRuntime(['--ros-args', *words] if words else [])
         try:
@@ -60,6 +53,23 @@ class GatewayNodeRig:
         except BaseException:
             self.runtime.close()
             raise
+
+    def close(self) -> None:
+        self.runtime.close()
+
+
+class GatewayNodeRig(RunningGateway):
+    """Its callers are the test."""
+
+    def __init__(self, monkeypatch: Any, **parameters: object) -> None:
+        doors: list[OwnDoor] = []
+
+        def make_door(*arguments: Any) -> OwnDoor:
+            doors.append(OwnDoor(*arguments))
+            return doors[-1]
+
+        monkeypatch.setattr(gateway_node, 'load_door', lambda name: make_door)
+        super().__init__(parameters)
         (self.door,) = doors
         self.gateway = self.door.gateway
 
@@ -81,9 +91,6 @@ class GatewayNodeRig:
 
     def predict(self, name: str, **changes: Any) -> Prediction:
         return self.ask(name, **changes).result(LIMIT_S)
-
-    def close(self) -> None:
-        self.runtime.close()
 
 
 def caller(name: str) -> Caller:
