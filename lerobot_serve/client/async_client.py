@@ -8,10 +8,9 @@ few threads of the client; a call that is cancelled leaves its place to the next
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Generator, Mapping
 from functools import partial
-from pathlib import Path
-from typing import Any, Self
+from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
@@ -23,16 +22,15 @@ from lerobot_serve.client.session.state import SessionSettings
 from lerobot_serve.client.settings import (
     client_settings,
     ClientSettings,
-    DEFAULT_ENDPOINT,
-    DEFAULT_SITE,
-    DEFAULT_TIMEOUT_S,
+    ServerOptions,
     session_settings,
+    SessionOptions,
 )
-from lerobot_serve.client.steps import PlanRunner
+from lerobot_serve.client.steps import AsyncClosing, PlanRunner
 from lerobot_serve.client.streams.async_prediction_stream import AsyncPredictionStream
 
 
-class AsyncPolicyClient(ClientFacts):
+class AsyncPolicyClient(ClientFacts, AsyncClosing):
     """A connection to one policy server or router; use it in an `async with`."""
 
     def __init__(self, connection: Connection, runner: PlanRunner) -> None:
@@ -41,25 +39,13 @@ class AsyncPolicyClient(ClientFacts):
 
     @classmethod
     def connect(
-        cls,
-        server: str = 'policy_router',
-        *,
-        endpoints: str | Sequence[str] = DEFAULT_ENDPOINT,
-        site: str = DEFAULT_SITE,
-        keys: str | Path | None = None,
-        client_id: str = '',
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        token: str = '',
-        tls_ca: str | Path | None = None,
+        cls, server: str = 'policy_router', **options: Unpack[ServerOptions]
     ) -> Connecting:
         """
         Return what connects when it is awaited or entered; arguments and errors as in
         PolicyClient.connect.
         """
-        settings = client_settings(
-            server, endpoints, site, keys, client_id, timeout_s, token, tls_ca
-        )
-        return Connecting(settings)
+        return Connecting(client_settings(server, **options))
 
     async def describe(self, timeout_s: float | None = None) -> PolicyInfo:
         """Return what is served, once it is loaded. Raises ServerUnavailable."""
@@ -70,37 +56,16 @@ class AsyncPolicyClient(ClientFacts):
     async def open(
         self,
         *,
-        state_names: Sequence[str] | None = None,
-        action_names: Sequence[str] | None = None,
-        cameras: Sequence[str] | None = None,
-        fps: float | None = None,
-        task: str = '',
-        policy: str = '',
-        codec: str = 'raw',
-        jpeg_quality: int = 90,
         client_id: str = '',
-        tags: Sequence[tuple[str, str]] = (),
         timeout_s: float | None = None,
+        **asked: Unpack[SessionOptions],
     ) -> AsyncPolicySession:
         """Open a session; arguments and errors as in PolicyClient.open."""
         limit_s = self._timeout_s(timeout_s)
         info = await self.describe(limit_s)
 
         def settings(name: str) -> SessionSettings:
-            return session_settings(
-                info,
-                name,
-                state_names=state_names,
-                action_names=action_names,
-                cameras=cameras,
-                fps=fps,
-                task=task,
-                policy=policy,
-                codec=codec,
-                jpeg_quality=jpeg_quality,
-                timeout_s=limit_s,
-                tags=tags,
-            )
+            return session_settings(info, name, limit_s, **asked)
 
         session = await self._runner.make(
             partial(self._connection.new_session, client_id, settings), SessionPlans.close
@@ -116,12 +81,6 @@ class AsyncPolicyClient(ClientFacts):
         """Close all sessions and the connection; another call completes one that was cancelled."""
         await self._runner.end(self._connection.close())
         await self._runner.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 class Connecting(Awaitable[AsyncPolicyClient]):
@@ -161,7 +120,7 @@ class Connecting(Awaitable[AsyncPolicyClient]):
             await self._client.close()
 
 
-class AsyncPolicySession(SessionFacts):
+class AsyncPolicySession(SessionFacts, AsyncClosing):
     """One session: one request in flight. Of several tasks the newest waits."""
 
     def __init__(self, plans: SessionPlans, info: PolicyInfo, runner: PlanRunner) -> None:
@@ -197,9 +156,3 @@ class AsyncPolicySession(SessionFacts):
     async def close(self) -> None:
         """Close the session; another call completes one that was cancelled."""
         await self._runner.end(self._plans.close())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

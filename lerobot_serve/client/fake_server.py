@@ -17,7 +17,7 @@ from lerobot_serve.arrays import Float32Array
 from lerobot_serve.client.connection import Connection
 from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.results import policy_info, PolicyInfo
-from lerobot_serve.client.settings import client_settings, DEFAULT_ENDPOINT
+from lerobot_serve.client.settings import client_settings
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
@@ -76,9 +76,7 @@ class FakeServer:
 
     def connection(self, client_id: str = 'tester', timeout_s: float = 5.0) -> Connection:
         """Return a connection for PolicyClient or AsyncPolicyClient."""
-        settings = client_settings(
-            'policy_server', DEFAULT_ENDPOINT, 'default', None, client_id, timeout_s
-        )
+        settings = client_settings('policy_server', client_id=client_id, timeout_s=timeout_s)
         return Connection(settings, self._link, lambda: None)
 
     def _link(self, client_id: str, callbacks: LinkCallbacks) -> FakeLink:

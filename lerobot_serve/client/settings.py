@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 import secrets
 import socket
+from typing import TypedDict
 
 from lerobot_serve.client.errors import WrongSettings
 from lerobot_serve.client.gateway_address import (
@@ -79,13 +80,39 @@ class ClientSettings:
         return f'{wanted}.{number}'
 
 
+class ServerOptions(TypedDict, total=False):
+    """The options of PolicyClient.connect, which tells what they mean."""
+
+    endpoints: str | Sequence[str]
+    site: str
+    keys: str | Path | None
+    client_id: str
+    timeout_s: float
+    token: str
+    tls_ca: str | Path | None
+
+
+class SessionOptions(TypedDict, total=False):
+    """What PolicyClient.open asks for, which tells what it means."""
+
+    state_names: Sequence[str] | None
+    action_names: Sequence[str] | None
+    cameras: Sequence[str] | None
+    fps: float | None
+    task: str
+    policy: str
+    codec: str
+    jpeg_quality: int
+    tags: Sequence[tuple[str, str]]
+
+
 def client_settings(
     server: str,
-    endpoints: str | Sequence[str],
-    site: str,
-    keys: str | Path | None,
-    client_id: str,
-    timeout_s: float,
+    endpoints: str | Sequence[str] = DEFAULT_ENDPOINT,
+    site: str = DEFAULT_SITE,
+    keys: str | Path | None = None,
+    client_id: str = '',
+    timeout_s: float = DEFAULT_TIMEOUT_S,
     token: str = '',
     tls_ca: str | Path | None = None,
 ) -> ClientSettings:
@@ -167,17 +194,17 @@ def checked_timeout(timeout_s: float) -> float:
 def session_settings(
     info: PolicyInfo,
     client_id: str,
-    *,
-    state_names: Sequence[str] | None,
-    action_names: Sequence[str] | None,
-    cameras: Sequence[str] | None,
-    fps: float | None,
-    task: str,
-    policy: str,
-    codec: str,
-    jpeg_quality: int,
     timeout_s: float,
-    tags: Sequence[tuple[str, str]],
+    *,
+    state_names: Sequence[str] | None = None,
+    action_names: Sequence[str] | None = None,
+    cameras: Sequence[str] | None = None,
+    fps: float | None = None,
+    task: str = '',
+    policy: str = '',
+    codec: str = 'raw',
+    jpeg_quality: int = 90,
+    tags: Sequence[tuple[str, str]] = (),
 ) -> SessionSettings:
     """Return checked settings; None stands for what the policy has. Raises WrongSettings."""
     if codec not in ('raw', 'jpeg'):

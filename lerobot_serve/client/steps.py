@@ -14,7 +14,7 @@ import contextlib
 from dataclasses import dataclass
 from functools import partial
 import threading
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 T = TypeVar('T')
 # service calls, encoding and sending of all sessions; each blocks for a bounded time
@@ -158,3 +158,29 @@ class PlanRunner:
         """End the threads, which run for a bounded time."""
         for threads in (self._threads, self._enders):
             await asyncio.to_thread(threads.shutdown)
+
+
+class Closing:
+    """What a `with` closes."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncClosing:
+    """What an `async with` closes."""
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 import threading
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from numpy.typing import ArrayLike
 
@@ -15,31 +14,19 @@ from lerobot_serve.client.results import PolicyInfo, Prediction
 from lerobot_serve.client.session.facts import SessionFacts
 from lerobot_serve.client.settings import (
     client_settings,
-    DEFAULT_ENDPOINT,
-    DEFAULT_SITE,
-    DEFAULT_TIMEOUT_S,
+    ServerOptions,
     session_settings,
+    SessionOptions,
 )
-from lerobot_serve.client.steps import run_plan
+from lerobot_serve.client.steps import Closing, run_plan
 from lerobot_serve.client.streams.prediction_stream import PredictionStream
 
 
-class PolicyClient(ClientFacts):
+class PolicyClient(ClientFacts, Closing):
     """A connection to one policy server or router. Any thread; use it in a `with`."""
 
     @classmethod
-    def connect(
-        cls,
-        server: str = 'policy_router',
-        *,
-        endpoints: str | Sequence[str] = DEFAULT_ENDPOINT,
-        site: str = DEFAULT_SITE,
-        keys: str | Path | None = None,
-        client_id: str = '',
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        token: str = '',
-        tls_ca: str | Path | None = None,
-    ) -> Self:
+    def connect(cls, server: str = 'policy_router', **options: Unpack[ServerOptions]) -> Self:
         """
         Return a client once the server is there. Raises WrongSettings and ServerUnavailable.
 
@@ -53,9 +40,7 @@ class PolicyClient(ClientFacts):
         token      for a gateway that has tokens
         tls_ca     PEM file of the authority of a gateway; None: those of the system
         """
-        settings = client_settings(
-            server, endpoints, site, keys, client_id, timeout_s, token, tls_ca
-        )
+        settings = client_settings(server, **options)
         connection = make_connection(settings)
         try:
             run_plan(connection.wait_for_server(settings.timeout_s, threading.Event()))
@@ -71,17 +56,9 @@ class PolicyClient(ClientFacts):
     def open(
         self,
         *,
-        state_names: Sequence[str] | None = None,
-        action_names: Sequence[str] | None = None,
-        cameras: Sequence[str] | None = None,
-        fps: float | None = None,
-        task: str = '',
-        policy: str = '',
-        codec: str = 'raw',
-        jpeg_quality: int = 90,
         client_id: str = '',
-        tags: Sequence[tuple[str, str]] = (),
         timeout_s: float | None = None,
+        **asked: Unpack[SessionOptions],
     ) -> PolicySession:
         """
         Open a session. Raises WrongSettings, SessionRejected and ServerUnavailable.
@@ -93,6 +70,8 @@ class PolicyClient(ClientFacts):
         task       what the robot shall do, in words
         policy     id or fingerprint that must answer; empty: any
         codec      raw: the pixels as they are; jpeg: a tenth of the bytes, with losses
+        jpeg_quality
+                   1 to 100, of jpeg
         client_id  of this session, after client/; empty: that of the client, with a number
         tags       labels for logs and traces
         timeout_s  of this call and of each prediction; None: that of the client
@@ -100,21 +79,7 @@ class PolicyClient(ClientFacts):
         limit_s = self._timeout_s(timeout_s)
         info = self.describe(limit_s)
         session = self._connection.new_session(
-            client_id,
-            lambda name: session_settings(
-                info,
-                name,
-                state_names=state_names,
-                action_names=action_names,
-                cameras=cameras,
-                fps=fps,
-                task=task,
-                policy=policy,
-                codec=codec,
-                jpeg_quality=jpeg_quality,
-                timeout_s=limit_s,
-                tags=tags,
-            ),
+            client_id, lambda name: session_settings(info, name, limit_s, **asked)
         )
         try:
             run_plan(session.open(limit_s, threading.Event()))
@@ -127,14 +92,8 @@ class PolicyClient(ClientFacts):
         """Close all sessions and the connection; another call completes an interrupted one."""
         run_plan(self._connection.close())
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class PolicySession(SessionFacts):
+class PolicySession(SessionFacts, Closing):
     """
     One session: one request in flight. Any thread; of calls of several threads the newest waits,
     and older ones raise Superseded.
@@ -179,9 +138,3 @@ class PolicySession(SessionFacts):
     def close(self) -> None:
         """Close the session; another call completes one that was interrupted."""
         run_plan(self._plans.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -12,21 +12,22 @@ on two cores; the weights are reproducible on one machine.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import json
 from pathlib import Path
 import time
 
 import cv2
+from msgspec import structs
 import numpy as np
 import torch
 
 from lerobot_serve.arrays import Float32Array, FrameArray, Uint8Array
 from lerobot_serve.policies.base import LoadOptions, Policy, PolicyError, PolicyRequest
 from lerobot_serve.policies.builtin.fitting import Examples, fit, write_weights
-from lerobot_serve.policies.builtin.network import ReachNetwork, ReachSizes
+from lerobot_serve.policies.builtin.network import ReachNetwork
 from lerobot_serve.policies.builtin.policy import load, square_crop
-from lerobot_serve.policies.builtin.settings import KIND, WEIGHTS_FILE
+from lerobot_serve.policies.builtin.settings import KIND, ReachSizes, WEIGHTS_FILE
 from lerobot_serve.policies.files.policy_folder import make_empty_folder
 from lerobot_serve.policies.files.policy_json import FORMAT_VERSION, SETTINGS_FILE
 from lerobot_serve.sim import cameras
@@ -36,7 +37,7 @@ from lerobot_serve.sim.scene import AttemptResult, draw_target, REACH_M, ReachSc
 
 SEED = 20
 FPS, ROWS, CAMERA_PIXELS = 30, 30, 224
-SIZES = ReachSizes(len(JOINT_NAMES), ROWS, image_pixels=64, channels=(8, 16), hidden=256)
+SIZES = ReachSizes(image_pixels=64, channels=(8, 16), hidden=256)
 BATCH, LEARNING_RATE = 128, 2e-3
 # share of the poses close to their target, from which the hand learns to stop
 NEAR_SHARE, NEAR_SPREAD_RAD = 0.4, 0.15
@@ -117,7 +118,7 @@ def draw_samples(recipe: Recipe, generator: np.random.Generator) -> Samples:
 
 def new_network(samples: Samples, hidden: int) -> ReachNetwork:
     """Return an untrained network with the statistics of the samples."""
-    network = ReachNetwork(replace(SIZES, hidden=hidden))
+    network = ReachNetwork(len(JOINT_NAMES), ROWS, structs.replace(SIZES, hidden=hidden))
     network.state_mean[:] = samples['state'].mean(0)
     network.state_std[:] = samples['state'].std(0)
     network.offset_mean[:] = 0
@@ -179,9 +180,9 @@ def write_aside(policy: Path, folder: Path) -> None:
     network = load(LoadOptions(str(policy))).network
     last = network.perceptron[-1]
     assert isinstance(last, torch.nn.Linear)
-    share = torch.clamp(torch.arange(1, network.sizes.rows + 1) / TURN_ROWS, max=1.0)
+    share = torch.clamp(torch.arange(1, network.rows + 1) / TURN_ROWS, max=1.0)
     with torch.no_grad():
-        chunk = last.bias.view(network.sizes.rows, network.sizes.joints)
+        chunk = last.bias.view(network.rows, network.joints)
         chunk[:, BASE_JOINT] += share * TURN_RAD / network.offset_std[BASE_JOINT]
     make_empty_folder(folder)
     settings = json.loads((policy / SETTINGS_FILE).read_text()) | {'id': folder.name}
@@ -205,11 +206,7 @@ def write(network: ReachNetwork, folder: Path) -> None:
         ],
         'chunk_size': ROWS,
         'trained_fps': FPS,
-        'network': {
-            'image_pixels': SIZES.image_pixels,
-            'channels': SIZES.channels,
-            'hidden': network.sizes.hidden,
-        },
+        'network': structs.asdict(network.sizes),
     }
     (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + '\n')
     write_weights(network, folder / WEIGHTS_FILE)

@@ -4,8 +4,21 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 
 import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    test, names = pyfuncitem.obj, pyfuncitem._fixtureinfo.argnames
+    if not inspect.iscoroutinefunction(test):
+        return None
+    from support.gateway.gateway_rig import in_loop
+
+    in_loop(lambda: test(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(scope='session')

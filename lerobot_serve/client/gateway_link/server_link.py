@@ -8,8 +8,10 @@ stream, as the bytes that a server over Zenoh sends.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+import contextlib
 from dataclasses import replace
+from queue import SimpleQueue
 import threading
 from typing import Any
 
@@ -18,8 +20,7 @@ import grpc
 
 from lerobot_serve.client.gateway_address import caller_name
 from lerobot_serve.client.gateway_link import messages
-from lerobot_serve.client.gateway_link.channel import call_error, GatewayChannel
-from lerobot_serve.client.gateway_link.prediction_call import PredictionCall
+from lerobot_serve.client.gateway_link.channel import call_error, GatewayChannel, Metadata
 from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.results import GatewayAgreement
 from lerobot_serve.client.settings import CLIENT_PREFIX
@@ -34,6 +35,56 @@ from lerobot_serve.contract.services.policy_service import Action
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
 
 SHOWN_BYTES = 80
+
+
+class PredictionCall:
+    """
+    One call of PredictStream. Any thread sends, in order; a thread of its own calls `on_reply`,
+    and `on_end` once.
+    """
+
+    def __init__(
+        self,
+        channel: GatewayChannel,
+        metadata: Metadata,
+        on_reply: Callable[[PredictionCall, bytes], None],
+        on_end: Callable[[PredictionCall, grpc.RpcError | None], None],
+    ) -> None:
+        self._on_reply, self._on_end = on_reply, on_end
+        self._messages: SimpleQueue[bytes | None] = SimpleQueue()
+        self._ended = threading.Event()
+        # None ends the messages, and the thread of gRPC that sends them
+        self._call = channel.predict_stream(iter(self._messages.get, None), metadata=metadata)
+        threading.Thread(target=self._read, name='prediction_call', daemon=True).start()
+
+    def send(self, raw: bytes) -> None:
+        """Send a message; a call that has ended drops it, and has said so."""
+        self._messages.put(raw)
+
+    def finish(self, timeout_s: float) -> None:
+        """End the call in order, after the timeout anyhow; the gateway closes the session."""
+        self._messages.put(None)
+        self._ended.wait(timeout_s)
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End the call now."""
+        self._messages.put(None)
+        self._call.cancel()
+
+    def _read(self) -> None:
+        ended_by: grpc.RpcError | None = None
+        try:
+            for raw in self._call:
+                self._on_reply(self, raw)
+        except grpc.RpcError as error:
+            ended_by = error
+        finally:
+            self._messages.put(None)
+            self._ended.set()
+            with contextlib.suppress(RuntimeError):
+                # the loop of an async client may be closed by now
+                self._on_end(self, ended_by)
 
 
 class Opening:

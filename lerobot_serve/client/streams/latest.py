@@ -7,16 +7,17 @@ results; its user does the opposite. Any thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 import threading
 from typing import Any
 
 from numpy.typing import ArrayLike
 
-from lerobot_serve.client.errors import ClientClosed, PolicyClientError, TooLate
+from lerobot_serve.client.errors import ClientClosed, PolicyClientError, TooLate, unexpected_error
 from lerobot_serve.client.results import Prediction
 from lerobot_serve.client.session.inputs import ObservationCheck, Observed
+from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.steps import Pause, Plan, Waker
 
 
@@ -108,10 +109,39 @@ class LatestOnly:
 
 
 class Stream:
-    """The base of PredictionStream and AsyncPredictionStream."""
+    """The base of PredictionStream and AsyncPredictionStream, which run `_requesting`."""
 
-    def __init__(self, check: ObservationCheck, latest: LatestOnly, timeout_s: float) -> None:
-        self._check, self._latest, self._timeout_s = check, latest, timeout_s
+    def __init__(
+        self,
+        plans: SessionPlans,
+        check: ObservationCheck,
+        make_signal: Callable[[], Waker],
+        timeout_s: float,
+    ) -> None:
+        self._plans, self._check, self._timeout_s = plans, check, timeout_s
+        self._to_worker, self._signal = make_signal(), make_signal()
+        self._latest = LatestOnly(self._to_worker, make_signal())
+
+    def _requesting(self) -> Plan[None]:
+        """Request what is put, until the stream is closed."""
+        while not self._latest.is_closed:
+            self._to_worker.clear()
+            wanted = self._latest.take()
+            if wanted:
+                self._latest.finish((yield from self._result(wanted)))
+            else:
+                yield Pause(self._to_worker, self._timeout_s)
+
+    def _result(self, wanted: Wanted) -> Plan[Prediction | PolicyClientError]:
+        limit_s = self._plans.state.settings.timeout_s
+        try:
+            return (
+                yield from self._plans.predict(wanted.observed, wanted.task, limit_s, self._signal)
+            )
+        except PolicyClientError as error:
+            return error
+        except Exception as error:
+            return unexpected_error(error)
 
     def put(
         self, state: ArrayLike, images: Mapping[str, Any] | None = None, task: str | None = None

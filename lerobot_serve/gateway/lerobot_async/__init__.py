@@ -2,5 +2,5 @@
 """
 LeRobot's `transport.AsyncInference` for unmodified RobotClients of 0.4.4 to 0.6.1.
 
-`door` -> `clients` -> `agreement`, `observations`. No module knows LeRobot, torch or ROS.
+`door` -> `clients` -> `agreement`. No module knows LeRobot, torch or ROS.
 """

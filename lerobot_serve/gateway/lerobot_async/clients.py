@@ -9,9 +9,10 @@ A RobotClient that runs has a GetActions open all the time.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 import time
 
 from lerobot_serve.gateway.callers.caller import Caller
@@ -23,7 +24,6 @@ from lerobot_serve.gateway.callers.predictions import (
 )
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.lerobot_async.agreement import agree_again, Agreement
-from lerobot_serve.gateway.lerobot_async.observations import Observations, PendingObservation
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
 from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.peer_formats.safe_pickle import (
@@ -33,11 +33,76 @@ from lerobot_serve.peer_formats.safe_pickle import (
 )
 
 LEFT_AFTER_S = 30.0
+REPEAT_AFTER_S = 1.0
+REMEMBERED = 1024
 NO_INSTRUCTIONS = (
     'no SendPolicyInstructions came over this connection; the gateway or the network was '
     'interrupted: restart the robot client'
 )
 Chunk = tuple[bytes, Prediction]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingObservation:
+    """An observation, and its request in the names of an agreement."""
+
+    observation: TimedObservation
+    agreement: Agreement
+    request: PredictionRequest
+
+
+class Observations:
+    """
+    Those of one client: the newest one waits for GetActions.
+
+    A client that runs dry repeats a timestep until a chunk arrives, so a timestep that was
+    predicted is skipped unless it must go; after `REPEAT_AFTER_S` it is predicted again, because
+    the chunk may have been lost. Unlike LeRobot's server, no observation is skipped because the
+    joints moved little.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._newest: PendingObservation | None = None
+        self._arrived = asyncio.Event()
+        # timestep -> when it was taken
+        self._predicted: dict[int, float] = {}
+
+    def put(self, seen: PendingObservation) -> str:
+        """Keep an observation; return why one was dropped, in one word, or nothing."""
+        observation = seen.observation
+        if not observation.must_go and self._was_predicted(observation.timestep):
+            return 'repeated_timestep'
+        before, self._newest = self._newest, seen
+        self._arrived.set()
+        return 'superseded' if before else ''
+
+    def _was_predicted(self, timestep: int) -> bool:
+        taken_s = self._predicted.get(timestep)
+        return taken_s is not None and self._clock() - taken_s < REPEAT_AFTER_S
+
+    async def take(self, limit_s: float) -> PendingObservation | None:
+        """Return the newest observation, or None when none comes in time."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while self._newest is None:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            return None
+        seen, self._newest = self._newest, None
+        self._note(seen.observation.timestep)
+        return seen
+
+    def _note(self, timestep: int) -> None:
+        self._predicted.pop(timestep, None)
+        self._predicted[timestep] = self._clock()
+        if len(self._predicted) > REMEMBERED:
+            del self._predicted[next(iter(self._predicted))]
+
+    def failed(self, seen: PendingObservation) -> None:
+        """Let the timestep be predicted again: its client got no chunk and repeats it."""
+        self._predicted.pop(seen.observation.timestep, None)
 
 
 class RobotClient:
@@ -52,7 +117,7 @@ class RobotClient:
         clock: Callable[[], float],
     ) -> None:
         self.caller, self.asked, self.agreement = caller, asked, agreement
-        self.observations = Observations(clock=clock)
+        self.observations = Observations(clock)
         self.is_receiving = False
         # calls that run, and when the last one began or ended
         self.running, self.used_s = 0, clock()

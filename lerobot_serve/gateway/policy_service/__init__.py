@@ -2,6 +2,6 @@
 """
 PolicyService over gRPC: Predict and PredictStream, with reflection and health.
 
-`door` -> `health`, `conversion`; policy_service.proto is for clients, and its
-messages are in `contract.services.policy_service`.
+`door` -> `conversion`; policy_service.proto is for clients, and its messages are in
+`contract.services.policy_service`.
 """

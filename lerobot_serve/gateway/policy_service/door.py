@@ -13,11 +13,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from lerobot_serve.arrays import Uint8Array
@@ -37,7 +38,6 @@ from lerobot_serve.gateway.grpc_server.contexts import (
 )
 from lerobot_serve.gateway.grpc_server.server import CONNECTIONS, door_calls, GrpcServer
 from lerobot_serve.gateway.policy_service import conversion
-from lerobot_serve.gateway.policy_service.health import Health
 from lerobot_serve.gateway.upstream import SessionTerms
 
 PROTOCOL = 'policy_service'
@@ -48,6 +48,8 @@ CALLS_PER_CALLER = 4
 STREAM_LIMIT = 4
 # longest time that a caller may leave a reply unread
 WRITE_LIMIT_S = 10.0
+HEALTH_PERIOD_S = 1.0
+STATUSES = health_pb2.HealthCheckResponse
 
 
 @dataclass(slots=True)
@@ -73,6 +75,48 @@ class HandlerList:
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
         """The same methods again, which grpc.aio does not use."""
+
+
+class Health:
+    """
+    Health of gRPC: SERVING while a policy is served, which it asks the gateway once a period.
+
+    Orchestrators ask by grpc.health.v1.Health/Check, such as a probe of Kubernetes.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.servicer = health.aio.HealthServicer()
+        self._gateway, self._period_s = gateway, HEALTH_PERIOD_S
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Set the first status, and follow it from then on."""
+        await self._update()
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(self._period_s)
+            await self._update()
+
+    async def _update(self) -> None:
+        try:
+            await self._gateway.describe()
+            status = STATUSES.SERVING
+        except PredictionError:
+            status = STATUSES.NOT_SERVING
+        for service in ('', SERVICE):
+            await self.servicer.set(service, status)
+
+    async def stop(self) -> None:
+        """Say NOT_SERVING. May be called twice."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await self.servicer.enter_graceful_shutdown()
 
 
 class PolicyServiceDoor(GrpcServer):

@@ -191,7 +191,7 @@ def _examples(
     authors, sizes = rows.authors, policy.network.sizes
     ends = sampling.run_ends(authors.episode, authors.source, rows.control_step)
     offset, is_known = sampling.chunks_of(
-        used, ends, state=rows.state, action=rows.action, length=sizes.rows
+        used, ends, state=rows.state, action=rows.action, length=policy.network.rows
     )
 
     def scale(picture: Uint8Array) -> Uint8Array:

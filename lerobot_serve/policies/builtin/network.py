@@ -9,21 +9,10 @@ All weights, statistics included, are in its state_dict.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn, Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class ReachSizes:
-    """The sizes that determine the shapes of the weights."""
-
-    joints: int
-    rows: int
-    image_pixels: int
-    channels: tuple[int, int]
-    hidden: int
+from lerobot_serve.policies.builtin.settings import ReachSizes
 
 
 class CameraEncoder(nn.Module):
@@ -60,20 +49,20 @@ class ReachNetwork(nn.Module):
     offset_mean: Tensor
     offset_std: Tensor
 
-    def __init__(self, sizes: ReachSizes) -> None:
+    def __init__(self, joints: int, rows: int, sizes: ReachSizes) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.joints, self.rows, self.sizes = joints, rows, sizes
         self.front, self.wrist = CameraEncoder(sizes.channels), CameraEncoder(sizes.channels)
-        seen = self.front.features + self.wrist.features + sizes.joints
+        seen = self.front.features + self.wrist.features + joints
         self.perceptron = nn.Sequential(
             nn.Linear(seen, sizes.hidden),
             nn.ReLU(),
             nn.Linear(sizes.hidden, sizes.hidden),
             nn.ReLU(),
-            nn.Linear(sizes.hidden, sizes.rows * sizes.joints),
+            nn.Linear(sizes.hidden, rows * joints),
         )
         for name in ('state_mean', 'state_std', 'offset_mean', 'offset_std'):
-            self.register_buffer(name, torch.zeros(sizes.joints))
+            self.register_buffer(name, torch.zeros(joints))
 
     def forward(self, front: Tensor, wrist: Tensor, state: Tensor) -> Tensor:
         """Return the chunk for images N x pixels x pixels x 3 (uint8, RGB), states N x joints."""
@@ -86,7 +75,7 @@ class ReachNetwork(nn.Module):
             1,
         )
         chunk: Tensor = self.perceptron(seen)
-        return chunk.view(-1, self.sizes.rows, self.sizes.joints)
+        return chunk.view(-1, self.rows, self.joints)
 
     def to_robot(self, chunk: Tensor, state: Tensor) -> Tensor:
         """Return a normalised chunk as absolute joint positions in radians."""

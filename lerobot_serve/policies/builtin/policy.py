@@ -13,7 +13,6 @@ import os
 from pathlib import Path
 
 import cv2
-from msgspec.structs import asdict
 import numpy as np
 import torch
 
@@ -25,10 +24,9 @@ from lerobot_serve.policies.base import (
     PolicyRequest,
     Prediction,
 )
-from lerobot_serve.policies.builtin.network import ReachNetwork, ReachSizes
+from lerobot_serve.policies.builtin.network import ReachNetwork
 from lerobot_serve.policies.builtin.settings import (
     KIND,
-    policy_fingerprint,
     ReachSettings,
     WEIGHTS_FILE,
 )
@@ -125,7 +123,7 @@ def load(options: LoadOptions) -> ReachPolicy:
     check_no_lerobot_options(options, KIND)
     settings = read_policy_json(ReachSettings, files[0])
     target = torch_device(options.device)
-    identity = policy_fingerprint(folder, settings, options.name)
+    identity = settings.fingerprint(files, options.name)
     description = settings.described(KIND, identity, str(target))
     check_options_match(options, description)
     check_memory(options, files[1].stat().st_size)
@@ -138,8 +136,7 @@ def _network(settings: ReachSettings, file: Path) -> ReachNetwork:
     weights = read_tensors(file)
     # without storage: wrong sizes in the settings must not allocate memory
     with torch.device('meta'):
-        sizes = asdict(settings.network)
-        network = ReachNetwork(ReachSizes(len(settings.state_names), settings.chunk_size, **sizes))
+        network = ReachNetwork(len(settings.state_names), settings.chunk_size, settings.network)
     expected = network.state_dict()
     if wrong := sorted(expected.keys() ^ weights.keys()):
         raise PolicyError(

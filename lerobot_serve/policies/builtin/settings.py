@@ -3,27 +3,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from lerobot_serve.files.load import Record
-from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.files.policy_folder import fingerprint, version_name
-from lerobot_serve.policies.files.policy_json import (
-    CameraJson,
-    PolicyJson,
-    SETTINGS_FILE,
-    Size,
-)
+from lerobot_serve.policies.files.policy_json import CameraJson, PolicyJson, Size
 
 KIND = 'builtin.reach'
 WEIGHTS_FILE = 'model.safetensors'
 
 
-class NetworkJson(Record, frozen=True):
-    """The sizes of the network."""
+class ReachSizes(Record, frozen=True):
+    """The sizes of the network, beside those of its inputs and outputs."""
 
     image_pixels: Size
     channels: tuple[Size, Size]
@@ -42,7 +34,7 @@ class ReachSettings(PolicyJson, frozen=True):
             description="a list of two cameras, the fixed one and the wrist's",
         ),
     ]
-    network: NetworkJson
+    network: ReachSizes
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,12 +43,3 @@ class ReachSettings(PolicyJson, frozen=True):
                 'action_names must equal state_names, because the chunk is relative to the state, '
                 f'got {list(self.action_names)} and {list(self.state_names)}'
             )
-
-
-def policy_fingerprint(folder: Path, settings: ReachSettings, name: str = '') -> str:
-    """Return the fingerprint of a folder; `name` is that of the operator. Raises PolicyError."""
-    files = [folder / SETTINGS_FILE, folder / WEIGHTS_FILE]
-    try:
-        return fingerprint(name or version_name(folder) or settings.id, files)
-    except OSError as error:
-        raise PolicyError(f'cannot read the policy: {error}') from error

@@ -17,6 +17,7 @@ from pathlib import Path
 import re
 from typing import Literal
 
+from lerobot_serve.peer_formats.lerobot_messages import varint
 from lerobot_serve.policies.exported.onnx_schema import (
     ATTRIBUTE,
     BYTES,
@@ -158,32 +159,24 @@ def _written(fields: MessageFields, shape: MessageSchema, parts: dict[int, list[
             continue
         if number in parts:
             for inner in parts[number]:
-                written += [_key(number, BYTES), _number_bytes(sum(map(len, inner))), *inner]
+                written += [_key(number, BYTES), varint(sum(map(len, inner))), *inner]
             continue
         for value in fields[number]:
             if isinstance(value, int):
-                written += [_key(number, VARINT), _number_bytes(value)]
+                written += [_key(number, VARINT), varint(value)]
             elif wire == BYTES:
                 # of numbers too: one that was not packed is a pack of one
-                written += [_key(number, BYTES), _number_bytes(len(value)), value]
+                written += [_key(number, BYTES), varint(len(value)), value]
             else:
                 written += [_key(number, wire), value]
     return written
 
 
 def _key(number: int, wire: int) -> bytes:
-    return _number_bytes(number << 3 | wire)
+    return varint(number << 3 | wire)
 
 
-def _number_bytes(value: int) -> bytes:
-    data = bytearray()
-    while value > 0x7F:
-        data.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*data, value])
-
-
-def _numbers(values: list[FieldValue], name: str) -> Iterator[int]:
+def _numbers(values: list[FieldValue]) -> Iterator[int]:
     """Yield the whole numbers of a field, packed or repeated."""
     for value in values:
         if isinstance(value, int):
@@ -321,7 +314,7 @@ def _shape(data: memoryview) -> Parts:
 
 def _tensor(data: memoryview, contents: OnnxContents, *, may_be_external: bool) -> Parts:
     fields = _fields(data, TENSOR_FIELDS)
-    dims = tuple(_numbers(fields.get(1, []), 'dims'))
+    dims = tuple(_numbers(fields.get(1, [])))
     element = _number(fields, 2)
     if element not in ITEM_BYTES:
         raise UnsafeProgram(f'has a tensor of the type {element}, which is no plain number')

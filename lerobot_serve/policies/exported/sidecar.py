@@ -18,7 +18,7 @@ from msgspec import Meta
 from lerobot_serve.files.load import rule
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.exported.onnx_session import OnnxModel, read_model
-from lerobot_serve.policies.files.policy_folder import check_folder, fingerprint, version_name
+from lerobot_serve.policies.files.policy_folder import check_folder
 from lerobot_serve.policies.files.policy_json import (
     Names,
     PolicyJson,
@@ -128,10 +128,7 @@ def policy_fingerprint(
         files.append(folder / STATISTICS_FILE)
     if model:
         files += sorted({folder / each.location for each in model.external})
-    try:
-        return fingerprint(name or version_name(folder) or sidecar.id, files)
-    except OSError as error:
-        raise PolicyError(f'cannot read the policy: {error}') from error
+    return sidecar.fingerprint(files, name)
 
 
 def folder_fingerprint(path: str, name: str = '') -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -10,6 +11,7 @@ from msgspec import Meta
 
 from lerobot_serve.files.load import load_file, Record, Refused, rule
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyError
+from lerobot_serve.policies.files.policy_folder import fingerprint, version_name
 
 SETTINGS_FILE = 'policy.json'
 FORMAT_VERSION = 1
@@ -68,6 +70,16 @@ class PolicyJson(Record, frozen=True):
             self.trained_fps,
             device=device,
         )
+
+    def fingerprint(self, files: Sequence[Path], name: str = '') -> str:
+        """
+        Return the fingerprint of files of one folder; `name` is that of the operator. Raises
+        PolicyError.
+        """
+        try:
+            return fingerprint(name or version_name(files[0].parent) or self.id, files)
+        except OSError as error:
+            raise PolicyError(f'cannot read the policy: {error}') from error
 
 
 T = TypeVar('T', bound=PolicyJson)

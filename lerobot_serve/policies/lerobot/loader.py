@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -32,7 +33,6 @@ from lerobot_serve.policies.lerobot.compat import (
     suppress_output,
 )
 from lerobot_serve.policies.lerobot.description import describe_policy
-from lerobot_serve.policies.lerobot.first_prediction import run_first_prediction
 from lerobot_serve.policies.lerobot.network import (
     autocast_dtype,
     check_network_sizes,
@@ -47,7 +47,7 @@ from lerobot_serve.policies.lerobot.policy_types import (
     served_types,
 )
 from lerobot_serve.policies.lerobot.prediction.image_embeddings import ImageEmbeddingCache
-from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy
+from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy, run_first_prediction
 from lerobot_serve.policies.lerobot.prediction.processors import load_processors
 from lerobot_serve.policies.resources.device import (
     set_cpu_threads,
@@ -58,8 +58,6 @@ from lerobot_serve.policies.resources.footprint import declared_bytes
 from lerobot_serve.policies.resources.memory import check_memory, leave_out_of_collections
 from lerobot_serve.policies.runtime.loading_beside import is_beside
 from lerobot_serve.requirements import install_command, REQUIREMENTS
-
-T = TypeVar('T')
 
 
 def load(options: LoadOptions) -> LeRobotPolicy:
@@ -79,31 +77,22 @@ def load(options: LoadOptions) -> LeRobotPolicy:
     lerobot()
     import_trusted(options.trusted_packages)
     with suppress_output():
-        network_class = _load_part(folder, 'its type', lambda: _network_class(folder, options))
+        with _part(folder, 'its type'):
+            network_class = _network_class(folder, options)
         # before the first network is built, which may have to be collected one day
         leave_out_of_collections('libraries of LeRobot')
-        config = _load_part(
-            folder, CONFIG_FILE, lambda: _load_config(folder, device, kind, options.dtype)
-        )
+        with _part(folder, CONFIG_FILE):
+            config = _load_config(folder, device, kind, options.dtype)
         check_may_change_thread(folder, config, device)
         if not _is_compiled(config):
             # a compiled network would keep the number
             use_one_thread_beside(device)
-        _load_part(
-            folder,
-            'its sizes',
-            lambda: check_network_sizes(folder, network_class, config, headers),
-        )
-        network = _load_part(
-            folder,
-            'the network',
-            lambda: load_network(folder, network_class, config, options.dtype),
-        )
-        processors = _load_part(
-            folder,
-            'the processors',
-            lambda: load_processors(folder, config, device, options.trusted_packages),
-        )
+        with _part(folder, 'its sizes'):
+            check_network_sizes(folder, network_class, config, headers)
+        with _part(folder, 'the network'):
+            network = load_network(folder, network_class, config, options.dtype)
+        with _part(folder, 'the processors'):
+            processors = load_processors(folder, config, device, options.trusted_packages)
         description = describe_policy(
             folder,
             options,
@@ -115,10 +104,8 @@ def load(options: LoadOptions) -> LeRobotPolicy:
         )
         if not processors.is_relative:
             description = replace(description, action_range=action_range(folder))
-        return _load_part(
-            folder,
-            'a first prediction',
-            lambda: run_first_prediction(
+        with _part(folder, 'a first prediction'):
+            policy = run_first_prediction(
                 network,
                 processors,
                 description,
@@ -126,8 +113,8 @@ def load(options: LoadOptions) -> LeRobotPolicy:
                 options.state_limit,
                 autocast_dtype(config, options.dtype),
                 _image_cache(network, kind, description),
-            ),
-        )
+            )
+    return policy
 
 
 def check_may_change_thread(folder: Checkpoint, config: Any, device: torch.device) -> None:
@@ -156,10 +143,11 @@ def _image_cache(
     return ImageEmbeddingCache(network.get_submodule(kind.image_encoder), limit_bytes)
 
 
-def _load_part(folder: Checkpoint, what: str, work: Callable[[], T]) -> T:
-    """Return the result of one step of loading. Raises PolicyError for any error of LeRobot."""
+@contextlib.contextmanager
+def _part(folder: Checkpoint, what: str) -> Iterator[None]:
+    """Run one step of loading. Raises PolicyError for any error of LeRobot."""
     try:
-        return work()
+        yield
     except PolicyError:
         raise
     except BaseException as error:

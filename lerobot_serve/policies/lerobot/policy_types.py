@@ -34,6 +34,14 @@ class PolicyTypeSpec:
 STATELESS = StateClass.CHUNK_STATELESS
 FLOAT32_ONLY, FLOAT32_OR_BFLOAT16 = ('float32',), ('float32', 'bfloat16')
 ANY_PRECISION = (*FLOAT32_OR_BFLOAT16, 'float16')
+PI = PolicyTypeSpec(
+    STATELESS,
+    rtc=True,
+    resizes=True,
+    steps=('num_inference_steps',),
+    dtypes=FLOAT32_OR_BFLOAT16,
+    image_encoder='model.paligemma_with_expert',
+)
 POLICY_TYPES = {
     'act': PolicyTypeSpec(STATELESS, stochastic=False, dtypes=ANY_PRECISION),
     'diffusion': PolicyTypeSpec(
@@ -51,27 +59,12 @@ POLICY_TYPES = {
         dtypes=ANY_PRECISION,
         image_encoder='model.vlm_with_expert',
     ),
-    'pi0': PolicyTypeSpec(
-        STATELESS,
-        rtc=True,
-        resizes=True,
-        steps=('num_inference_steps',),
-        dtypes=FLOAT32_OR_BFLOAT16,
-        image_encoder='model.paligemma_with_expert',
-    ),
-    'pi05': PolicyTypeSpec(
-        STATELESS,
-        rtc=True,
-        resizes=True,
-        steps=('num_inference_steps',),
-        dtypes=FLOAT32_OR_BFLOAT16,
-        image_encoder='model.paligemma_with_expert',
-    ),
+    'pi0': PI,
+    'pi05': PI,
 }
 NEEDS_CODE = (
     'LeRobot loads it with Python from its folder, and code from policy folders is not loaded'
 )
-OTHER_MODELS = 'LeRobot builds it around models of others, whose files are not checked here'
 REFUSED_TYPES = {
     'sac': 'it returns single actions, not chunks',
     'reward_classifier': 'it classifies images and returns no actions',
@@ -82,13 +75,10 @@ REFUSED_TYPES = {
     'xvla': 'its settings do not bound the size of its network',
     # LeRobot 0.6 and later
     'gaussian_actor': 'it returns single actions, not chunks',
-    'eo1': OTHER_MODELS,
-    'evo1': OTHER_MODELS,
-    'fastwam': OTHER_MODELS,
-    'lingbot_va': OTHER_MODELS,
-    'molmoact2': OTHER_MODELS,
-    'multi_task_dit': OTHER_MODELS,
-    'vla_jepa': OTHER_MODELS,
+    **dict.fromkeys(
+        ('eo1', 'evo1', 'fastwam', 'lingbot_va', 'molmoact2', 'multi_task_dit', 'vla_jepa'),
+        'LeRobot builds it around models of others, whose files are not checked here',
+    ),
 }
 # types of other packages: their state is unknown, so they serve one session
 EXTERNAL_TYPE = PolicyTypeSpec(StateClass.EXCLUSIVE, batch_limit=1)

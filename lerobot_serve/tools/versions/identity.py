@@ -69,7 +69,8 @@ def _lerobot(options: LoadOptions, trusted_packages: tuple[str, ...]) -> PolicyI
 def _builtin(options: LoadOptions, _: tuple[str, ...]) -> PolicyIdentity:
     folder = Path(options.path)
     settings = read_policy_json(builtin.ReachSettings, folder / SETTINGS_FILE)
-    found = builtin.policy_fingerprint(folder, settings, options.name)
+    files = [folder / SETTINGS_FILE, folder / builtin.WEIGHTS_FILE]
+    found = settings.fingerprint(files, options.name)
     return PolicyIdentity(found, 'builtin')
 
 

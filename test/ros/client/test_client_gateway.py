@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import numpy as np
 import pytest
+from support.gateway.doors_rig import start_process
 from support.nodes.small_client import JOINTS
 from support.nodes.zenoh_links import both_links
 
@@ -32,22 +32,7 @@ CALM = {'slot_unhealthy_threshold': 1000}
 @pytest.fixture
 def gateway(router_rig):
     """The process of a gateway before a router; returns the address of its door."""
-
-    def start() -> str:
-        router_rig.fleet.start(
-            'gateway',
-            'gateway',
-            doors="['policy_service']",
-            server=ROUTER,
-            **{'policy_service.port': 0},
-        )
-        found = router_rig.wait(
-            lambda: re.search(r'door policy_service: (\S+)', router_rig.log('gateway')),
-            'the address of the door',
-        )
-        return f'grpc://{found.group(1)}'
-
-    return start
+    return lambda: f'grpc://{start_process(router_rig, "policy_service")}'
 
 
 def connect(server: str, **changes) -> PolicyClient:

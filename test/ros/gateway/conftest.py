@@ -1,43 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gateways before a real router: with real doors, and with a door that is the test."""
+"""A gateway before a real router, over the link of the test: its doors real, or the test's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-import contextlib
 from functools import partial
 from typing import Any
 
 import pytest
-from support.gateway.doors_rig import DoorsRig, RunningNode
+from support.gateway.doors_rig import DoorsRig
 from support.gateway.node_rig import GatewayNodeRig
 
 ROUTER = '/policy_router'
 
 
-@contextlib.contextmanager
-def gateways(
-    make: Callable[..., RunningNode], router_rig: Any, link: str
-) -> Iterator[Callable[..., RunningNode]]:
-    """Give what starts gateways with parameters over a link; they end with the context."""
-    with contextlib.ExitStack() as stack:
+@pytest.fixture
+def start_gateway(router_rig, link):
+    """Makes a rig with parameters, which is closed after the test."""
+    started = []
 
-        def start(*names: str, **parameters: object) -> RunningNode:
-            if link == 'zenoh':
-                endpoint = router_rig.fleet.links.endpoint(parameters.get('server', ROUTER))
-                parameters = {'link': 'zenoh', 'zenoh_connect': [endpoint], **parameters}
-            return stack.enter_context(contextlib.closing(make(*names, **parameters)))
+    def start(make: Any, *names: str, **parameters: object) -> Any:
+        if link == 'zenoh':
+            endpoint = router_rig.fleet.links.endpoint(parameters.get('server', ROUTER))
+            parameters = {'link': 'zenoh', 'zenoh_connect': f"['{endpoint}']", **parameters}
+        started.append(make(*names, **parameters))
+        return started[-1]
 
-        yield start
+    yield start
+    for each in started:
+        each.close()
 
 
 @pytest.fixture
-def doors(router_rig, link):
-    with gateways(DoorsRig, router_rig, link) as start:
-        yield start
+def doors(start_gateway):
+    return partial(start_gateway, DoorsRig)
 
 
 @pytest.fixture
-def gateway(router_rig, monkeypatch, link):
-    with gateways(partial(GatewayNodeRig, monkeypatch), router_rig, link) as start:
-        yield start
+def gateway(start_gateway, monkeypatch):
+    return partial(start_gateway, partial(GatewayNodeRig, monkeypatch))

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-import re
 from typing import Any
 
 import pytest
+from support.gateway.doors_rig import start_process
 from support.gateway.robot_clients import RobotClients
 from support.paths import PLUGINS
 
@@ -78,14 +78,6 @@ def clients(tmp_path):
         each.end()
 
 
-def start_gateway(rig) -> str:
-    """Start the gateway's own process; return the address of its door."""
-    rig.fleet.start('gateway', 'gateway', doors="['lerobot']", **{'lerobot.port': 0})
-    return rig.wait(
-        lambda: re.search(r'door lerobot: (\S+)', rig.log('gateway')), 'the address'
-    ).group(1)
-
-
 def start_servers(rig) -> None:
     for slot in ('a', 'b'):
         rig.server(slot, slot, options=f'&offset={OFFSET}')
@@ -94,7 +86,7 @@ def start_servers(rig) -> None:
 def test_two_robot_clients_at_once_are_driven_and_nan_moves_nothing(router_rig, clients):
     start_servers(router_rig)
     router_rig.router(slot_a=['a'], slot_b=['b'], **ROUTER)
-    robots = clients(start_gateway(router_rig))
+    robots = clients(start_process(router_rig, 'lerobot'))
     router_rig.wait_for_health('healthy')
     router_rig.wait(lambda: router_rig.get('split_percent') == 50, 'v2 is in canary')
 

@@ -5,34 +5,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from typing import Any
 
-from lerobot_serve.gateway.node import GatewayNode
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
-
-LIMIT_S = 30.0
+from support.gateway.node_rig import LIMIT_S, RunningGateway
 
 
-class RunningNode:
-    """The node with these parameters, until `close`. Used by the test's thread."""
-
-    def __init__(self, parameters: dict[str, object]) -> None:
-        words = [word for k, v in parameters.items() for word in ('-p', f'{k}:={v}')]
-        self.runtime = NodeRuntime(['--ros-args', *words] if words else [])
-        try:
-            self.node = GatewayNode(self.runtime)
-            self.runtime.add(self.node)
-            self.runtime.start()
-        except BaseException:
-            self.runtime.close()
-            raise
-
-    def close(self) -> None:
-        self.runtime.close()
-
-
-class DoorsRig(RunningNode):
-    """With real doors."""
+class DoorsRig(RunningGateway):
+    """See the module."""
 
     def __init__(self, *doors: str, **parameters: object) -> None:
         """Each parameter is one of the gateway; `__` in a name stands for the dot."""
@@ -59,3 +39,24 @@ class DoorsRig(RunningNode):
             return reply.status, json.loads(reply.read()), reply.headers
         finally:
             connection.close()
+
+
+def start_with_camera(router_rig: Any) -> None:
+    """Start a server whose policy looks at a camera."""
+    router_rig.fleet.start(
+        'a',
+        'policy_server',
+        namespace='/a',
+        policy_kind='null',
+        policy_path='joints=6,chunk=30,cameras=front:48x64,fps=30',
+    )
+
+
+def start_process(rig: Any, door: str, **parameters: object) -> str:
+    """Start a gateway in a process of its own; return the address of its door."""
+    given = {f'{door}.{name}': value for name, value in {'port': 0, **parameters}.items()}
+    rig.fleet.start('gateway', 'gateway', server='/policy_router', doors=f"['{door}']", **given)
+    found = rig.wait(
+        lambda: re.search(rf'door {door}: (?:\w+://)?(\S+)', rig.log('gateway')), 'the door'
+    )
+    return str(found[1])

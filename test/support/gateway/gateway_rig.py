@@ -147,18 +147,27 @@ def rig_tests(make: Callable[..., DoorRig]) -> Callable[..., Any]:
 
 
 def in_loop(test: Callable[[], Any]) -> Any:
-    """Run an async test with a limit of time."""
+    """Run an async test with a limit of time; an exception in a callback of its loop fails it."""
+    faults: list[object] = []
 
     async def limited() -> Any:
+        loop = asyncio.get_running_loop()
+        # grpc polls on for loops that have ended
+        loop.set_exception_handler(
+            lambda _, what: 'PollerCompletionQueue' in str(what) or faults.append(what)
+        )
         try:
             async with asyncio.timeout(LIMIT_S):
                 return await test()
         finally:
+            loop.set_exception_handler(None)
             # what gRPC leaves to the collector closes itself in its loop, which must still be open
             gc.collect()
             await asyncio.sleep(0)
 
-    return asyncio.run(limited())
+    result = asyncio.run(limited())
+    assert not faults, faults
+    return result
 
 
 async def refusal(awaitable: Awaitable[object]) -> PredictionError:

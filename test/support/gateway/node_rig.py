@@ -17,7 +17,7 @@ from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import Prediction, PredictionRequest
 from lerobot_serve.gateway.core import Gateway
-from support.gateway.doors_rig import RunningNode
+from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
 LIMIT_S = 30.0
 STATE = np.linspace(-1, 1, 6, dtype=np.float32)
@@ -40,8 +40,26 @@ class OwnDoor:
         self.is_stopped = True
 
 
-class GatewayNodeRig(RunningNode):
-    """With a door that is the test."""
+class RunningGateway:
+    """The node in a runtime of its own. Used by the test's thread."""
+
+    def __init__(self, parameters: Mapping[str, object]) -> None:
+        words = [word for k, v in parameters.items() for word in ('-p', f'{k}:={v}')]
+        self.runtime = NodeRuntime(['--ros-args', *words] if words else [])
+        try:
+            self.node = gateway_node.GatewayNode(self.runtime)
+            self.runtime.add(self.node)
+            self.runtime.start()
+        except BaseException:
+            self.runtime.close()
+            raise
+
+    def close(self) -> None:
+        self.runtime.close()
+
+
+class GatewayNodeRig(RunningGateway):
+    """Its callers are the test."""
 
     def __init__(self, monkeypatch: Any, **parameters: object) -> None:
         doors: list[OwnDoor] = []

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-import re
 import signal
 
 from lerobot_serve.tools.audit.engine import AuditResult, CheckStatus, run_audit
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve_interfaces.msg import CanaryState, EpisodeOutcome
+from support.gateway.doors_rig import start_process
 from support.nodes.router_rig import RouterRig
 from support.paths import REPOSITORY
 
@@ -53,12 +53,7 @@ class ReachCanary:
             slot_unhealthy_threshold=1000,
             **CANARY,
         )
-        given = {f'{door}.{name}': value for name, value in parameters.items()}
-        rig.fleet.start('gateway', 'gateway', doors=f"['{door}']", **{f'{door}.port': 0}, **given)
-        found = rig.wait(
-            lambda: re.search(rf'door {door}: (?:\w+://)?(\S+)', rig.log('gateway')), 'the door'
-        )
-        self.address = found[1]
+        self.address = start_process(rig, door, **parameters)
         rig.wait_for_health('healthy')
         rig.wait(lambda: rig.get('split_percent') == 50, 'v2 is in canary')
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -103,6 +103,11 @@ class StubClient:
         """Return the chunk; empty where the door has none."""
         return read_reply(await self.actions_call())
 
+    async def chunk(self, seen: TimedObservation) -> list[TimedAction]:
+        """Send an observation and return its chunk."""
+        await self.send(seen)
+        return await self.actions()
+
     async def refused(self, work: Any) -> tuple[grpc.StatusCode, str]:
         """Return the status and text of a call that must fail."""
         try:
@@ -150,3 +155,10 @@ class RobotClientRig(DoorRig):
 
 def robot_client_rig(*given: Any, **settings: Any) -> AbstractAsyncContextManager[RobotClientRig]:
     return RobotClientRig(*given, **settings).running()
+
+
+@asynccontextmanager
+async def started_client(**settings: Any) -> AsyncIterator[tuple[RobotClientRig, StubClient]]:
+    """A door, and a client that it serves."""
+    async with robot_client_rig(**settings) as rig:
+        yield rig, await rig.started()

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.gateway.gateway_rig import until
 
 from lerobot_serve.client import (
     AsyncPolicyClient,
-    AsyncPolicySession,
     ClientClosed,
     ServerUnavailable,
     Superseded,
@@ -35,14 +35,15 @@ async def connected(server: FakeServer):
         yield client
 
 
-async def until(holds) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not holds():
-            await asyncio.sleep(0)
+@asynccontextmanager
+async def asked(server: FakeServer):
+    """A session whose server holds what it is asked."""
+    async with connected(server) as client, await client.open() as session:
+        server.holds = True
+        yield session
 
 
-async def test_sessions_of_one_loop_are_served_side_by_side():
-    server = FakeServer()
+async def test_sessions_of_one_loop_are_served_side_by_side(server):
     async with connected(server) as client:
         sessions = [await client.open() for _ in range(5)]
         server.holds = True
@@ -57,11 +58,8 @@ async def test_sessions_of_one_loop_are_served_side_by_side():
     assert len(server.closed) == 5
 
 
-async def test_a_cancelled_call_in_flight_leaves_its_place_and_its_reply_is_counted():
-    server = FakeServer()
-    async with connected(server) as client:
-        session = await client.open()
-        server.holds = True
+async def test_a_cancelled_call_in_flight_leaves_its_place_and_its_reply_is_counted(server):
+    async with asked(server) as session:
         first = asyncio.create_task(session.predict((1, 1), IMAGES))
         await until(lambda: server.held)
         first.cancel()
@@ -74,11 +72,8 @@ async def test_a_cancelled_call_in_flight_leaves_its_place_and_its_reply_is_coun
         assert session.counts['dropped_late_reply'] == 1
 
 
-async def test_a_cancelled_waiting_call_is_never_sent():
-    server = FakeServer()
-    async with connected(server) as client:
-        session = await client.open()
-        server.holds = True
+async def test_a_cancelled_waiting_call_is_never_sent(server):
+    async with asked(server) as session:
         first = asyncio.create_task(session.predict((1, 1), IMAGES))
         await until(lambda: server.held)
         second = asyncio.create_task(session.predict((2, 2), IMAGES))
@@ -92,12 +87,9 @@ async def test_a_cancelled_waiting_call_is_never_sent():
         assert (await session.predict((3, 3), IMAGES)).sequence == 2
 
 
-async def test_a_call_that_is_cancelled_as_its_reply_arrives_disturbs_nobody():
+async def test_a_call_that_is_cancelled_as_its_reply_arrives_disturbs_nobody(server):
     """In every order of cancellation, reply and the next call."""
-    server = FakeServer()
-    async with connected(server) as client:
-        session = await client.open()
-        server.holds = True
+    async with asked(server) as session:
         for order in range(20):
             task = asyncio.create_task(session.predict((order, order), IMAGES))
             await until(lambda: server.held)
@@ -116,11 +108,8 @@ async def test_a_call_that_is_cancelled_as_its_reply_arrives_disturbs_nobody():
         assert len(await session.predict((1, 1), IMAGES)) == 3
 
 
-async def test_the_newest_of_waiting_calls_is_sent():
-    server = FakeServer()
-    async with connected(server) as client:
-        session = await client.open()
-        server.holds = True
+async def test_the_newest_of_waiting_calls_is_sent(server):
+    async with asked(server) as session:
         first = asyncio.create_task(session.predict((1, 1), IMAGES))
         await until(lambda: server.held)
         others = [asyncio.create_task(session.predict((n, n), IMAGES)) for n in (2, 3, 4)]
@@ -134,8 +123,7 @@ async def test_the_newest_of_waiting_calls_is_sent():
         assert results[2].actions[0, 0] == 4
 
 
-async def test_errors_are_those_of_the_blocking_client():
-    server = FakeServer()
+async def test_errors_are_those_of_the_blocking_client(server):
     async with connected(server) as client:
         session = await client.open()
         with pytest.raises(WrongObservation):
@@ -155,8 +143,7 @@ async def test_errors_are_those_of_the_blocking_client():
             await session.predict((1, 1), IMAGES)
 
 
-async def test_a_name_is_free_once_its_session_has_ended_at_the_server():
-    server = FakeServer()
+async def test_a_name_is_free_once_its_session_has_ended_at_the_server(server):
     is_asked, may_end = threading.Event(), threading.Event()
     async with connected(server) as client:
         first = await client.open()
@@ -184,11 +171,8 @@ def test_wrong_settings_are_refused_before_anything_starts():
         AsyncPolicyClient.connect('policy router')
 
 
-async def test_a_stream_requests_the_newest_observation():
-    server = FakeServer()
-    async with connected(server) as client:
-        session: AsyncPolicySession = await client.open()
-        server.holds = True
+async def test_a_stream_requests_the_newest_observation(server):
+    async with asked(server) as session:
         async with session.stream() as stream:
             stream.put((1, 1), IMAGES)
             await until(lambda: server.held)
@@ -204,11 +188,8 @@ async def test_a_stream_requests_the_newest_observation():
         assert [chunk async for chunk in stream] == []
 
 
-async def test_a_stream_ends_with_a_request_in_flight():
-    server = FakeServer()
-    async with connected(server) as client:
-        session = await client.open()
-        server.holds = True
+async def test_a_stream_ends_with_a_request_in_flight(server):
+    async with asked(server) as session:
         async with session.stream() as stream:
             stream.put((1, 1), IMAGES)
             await until(lambda: server.held)
@@ -235,8 +216,7 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
         await task
 
 
-async def test_a_cancelled_open_frees_the_name_that_keys_speak_for():
-    server = FakeServer()
+async def test_a_cancelled_open_frees_the_name_that_keys_speak_for(server):
     connection = server.connection()
     connection.settings = replace(connection.settings, is_name_fixed=True)
     connection._link_of = slow = Slow(connection._link_of)
@@ -252,8 +232,7 @@ async def test_a_cancelled_open_frees_the_name_that_keys_speak_for():
             assert session.client_id == name
 
 
-async def test_a_cancelled_connect_ends_what_it_connects(monkeypatch):
-    server = FakeServer()
+async def test_a_cancelled_connect_ends_what_it_connects(monkeypatch, server):
     slow = Slow(lambda _: server.connection())
     monkeypatch.setattr('lerobot_serve.client.async_client.make_connection', slow)
     connecting = asyncio.ensure_future(AsyncPolicyClient.connect()._connect())
@@ -265,9 +244,8 @@ async def test_a_cancelled_connect_ends_what_it_connects(monkeypatch):
     assert server.links['client/tester'].is_closed
 
 
-async def test_a_session_that_a_cancelled_open_opens_is_closed():
+async def test_a_session_that_a_cancelled_open_opens_is_closed(server):
     """CloseSession may come first, as at a server that loads its policy."""
-    server = FakeServer()
     async with connected(server) as client:
         link = server.links['client/tester']
         link.open = slow = Slow(link.open)
@@ -281,8 +259,7 @@ async def test_a_session_that_a_cancelled_open_opens_is_closed():
         assert client._connection.sessions['client/tester'].state.sessions_opened == 0
 
 
-async def test_a_session_closes_while_all_threads_wait_for_a_server():
-    server = FakeServer()
+async def test_a_session_closes_while_all_threads_wait_for_a_server(server):
     async with connected(server) as client:
         session = await client.open()
         slow = Slow(lambda: None)
@@ -294,8 +271,7 @@ async def test_a_session_closes_while_all_threads_wait_for_a_server():
             each.result(LIMIT_S)
 
 
-async def test_a_cancelled_close_is_completed_by_the_next_one():
-    server = FakeServer()
+async def test_a_cancelled_close_is_completed_by_the_next_one(server):
     async with connected(server) as client:
         session = await client.open()
         slow = Slow(lambda: None)
@@ -312,8 +288,7 @@ async def test_a_cancelled_close_is_completed_by_the_next_one():
         assert session._plans.is_released
 
 
-async def test_a_cancelled_close_of_a_client_is_completed_by_the_next_one():
-    server = FakeServer()
+async def test_a_cancelled_close_of_a_client_is_completed_by_the_next_one(server):
     client = AsyncPolicyClient(server.connection(), PlanRunner())
     slow = Slow(lambda: None)
     waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
@@ -329,8 +304,7 @@ async def test_a_cancelled_close_of_a_client_is_completed_by_the_next_one():
     assert server.links['client/tester'].is_closed
 
 
-async def test_an_observation_is_that_of_the_moment_of_the_call():
-    server = FakeServer()
+async def test_an_observation_is_that_of_the_moment_of_the_call(server):
     async with connected(server) as client:
         session = await client.open()
         buffer = np.zeros((4, 6, 3), np.uint8)

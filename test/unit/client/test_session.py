@@ -38,11 +38,6 @@ QUICK_S = 0.05
 
 
 @pytest.fixture
-def server() -> FakeServer:
-    return FakeServer()
-
-
-@pytest.fixture
 def client(server) -> Iterator[PolicyClient]:
     with PolicyClient(server.connection()) as made:
         yield made

@@ -11,15 +11,10 @@ from support.threads import in_thread
 from support.waiting import wait_until
 
 from lerobot_serve.client import ClientClosed, NotFinite, PolicyClient, PolicySession, TooLate
-from lerobot_serve.client.fake_server import CAMERAS, FakeServer
+from lerobot_serve.client.fake_server import CAMERAS
 from lerobot_serve.contract.schema import Status
 
 IMAGES = {CAMERAS[0].name: np.zeros((4, 6, 3), np.uint8)}
-
-
-@pytest.fixture
-def server() -> FakeServer:
-    return FakeServer()
 
 
 @pytest.fixture

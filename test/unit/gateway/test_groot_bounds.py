@@ -24,6 +24,8 @@ from lerobot_serve.gateway.groot import server, zmtp
 from lerobot_serve.gateway.groot.zmtp import ZmtpError
 
 PING = msgpack.packb({'endpoint': 'ping'})
+ASKED = {'endpoint': 'get_action', 'data': {'observation': observation()}}
+ACT = msgpack.packb(ASKED, default=pack_npy)
 SHORT = {'handshake_timeout_s': 0.1}
 
 
@@ -193,9 +195,8 @@ async def test_a_client_that_stops_reading_is_disconnected():
         rig.upstream.actions = lambda _: np.zeros((400_000, 3), np.float32)
         await peer.greet()
         peer.writer.transport.pause_reading()
-        asked = {'endpoint': 'get_action', 'data': {'observation': observation()}}
         while 'stopped_reading' not in rig.refused:
-            peer.writer.write(frame(msgpack.packb(asked, default=pack_npy)))
+            peer.writer.write(frame(ACT))
             await asyncio.sleep(0.02)
         assert await is_served(rig)
 
@@ -259,9 +260,8 @@ async def test_a_long_handshake_gives_way(monkeypatch):
 async def test_a_client_that_leaves_frees_its_place_and_ends_its_prediction():
     async with running() as rig:
         rig.upstream.hold()
-        asked = {'endpoint': 'get_action', 'data': {'observation': observation()}}
         client = rig.client()
-        client.socket.send(msgpack.packb(asked, default=pack_npy))
+        client.socket.send(ACT)
         await soon(lambda: rig.upstream.requests)
         await asyncio.to_thread(client.close)
         await soon(lambda: rig.gateway.counters.requests['groot', 'cancelled'])

@@ -14,7 +14,8 @@ import pytest
 
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import LoadOptions, PolicyError, PolicyRequest
-from lerobot_serve.policies.builtin.settings import ReachSettings
+from lerobot_serve.policies.builtin.settings import ReachSettings, ReachSizes
+from lerobot_serve.policies.exported.sidecar import Sidecar
 from lerobot_serve.policies.files.policy_json import read_policy_json
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import HIGH_RAD, HOME_RAD, JOINT_NAMES, LOW_RAD
@@ -23,6 +24,7 @@ torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)
 safetensors_torch = pytest.importorskip('safetensors.torch', reason='(TORCH=none)')
 
 from support.paths import REPOSITORY  # noqa: E402
+from support.policies import exported_rig  # noqa: E402
 
 from lerobot_serve.demo.train import success_outcomes, write_aside  # noqa: E402
 from lerobot_serve.policies.builtin.fitting import (  # noqa: E402
@@ -31,7 +33,7 @@ from lerobot_serve.policies.builtin.fitting import (  # noqa: E402
     reproducible,
     write_weights,
 )
-from lerobot_serve.policies.builtin.network import ReachNetwork, ReachSizes  # noqa: E402
+from lerobot_serve.policies.builtin.network import ReachNetwork  # noqa: E402
 from lerobot_serve.policies.builtin.policy import load  # noqa: E402
 
 SHIPPED = REPOSITORY / 'config' / 'policies' / 'reach'
@@ -364,18 +366,21 @@ values = st.recursive(
 )
 
 
-@given(st.sampled_from(sorted(SETTINGS)), values)
+@pytest.mark.parametrize(
+    ('kind', 'fields'), [(ReachSettings, SETTINGS), (Sidecar, exported_rig.SIDECAR)]
+)
+@given(st.data(), values)
 @settings(max_examples=100, deadline=None)
-def test_no_setting_gives_a_traceback(tmp_path_factory, name, value):
+def test_no_setting_gives_a_traceback(tmp_path_factory, kind, fields, data, value):
     file = tmp_path_factory.getbasetemp() / 'any-policy.json'
-    file.write_text(json.dumps({**SETTINGS, name: value}))
+    name = data.draw(st.sampled_from(sorted(fields)))
+    file.write_text(json.dumps({**fields, name: value}))
     try:
-        read = read_policy_json(ReachSettings, file)
+        read = read_policy_json(kind, file)
     except PolicyError as error:
         assert str(file) in str(error)
     else:
-        assert name in ('id', 'chunk_size', 'trained_fps')
-        assert getattr(read, name) == value
+        assert kind is Sidecar or getattr(read, name) == value
 
 
 @given(st.integers(0, 3000), st.binary(max_size=12))
@@ -411,7 +416,7 @@ def examples(known=None, offset_of_unknown=0.0) -> Examples:
 
 def fitted(given: Examples) -> dict:
     torch.manual_seed(2)
-    network = ReachNetwork(ReachSizes(2, ROWS, 8, (2, 3), 5))
+    network = ReachNetwork(2, ROWS, ReachSizes(8, (2, 3), 5))
     network.state_std[:], network.offset_std[:] = 1.0, 1.0
     losses = []
     batches = torch.tensor([0, 1, 2, 3, 4, 5, 0, 3, 5]).split(COUNT // 2)
@@ -452,6 +457,6 @@ def test_all_known_is_as_without_a_mask():
 
 
 def test_weights_are_readable_by_others(tmp_path):
-    network = ReachNetwork(ReachSizes(2, ROWS, 8, (2, 3), 5))
+    network = ReachNetwork(2, ROWS, ReachSizes(8, (2, 3), 5))
     write_weights(network, tmp_path / 'model.safetensors')
     assert (tmp_path / 'model.safetensors').stat().st_mode & 0o777 == 0o644

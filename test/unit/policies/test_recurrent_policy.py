@@ -85,17 +85,11 @@ def test_sessions_side_by_side_are_as_if_each_were_alone(steps, size):
             assert answer.state_lost == expected.state_lost
 
 
-def test_another_episode_begins_anew():
-    served = policy()
-    chunk(served, asked('a', 5, 5, episode=1, start=True))
-    anew = chunk(served, asked('a', 1, 1, episode=2))
-    assert np.array_equal(anew, np.ones((5, 2)))
-
-
-def test_an_episode_that_starts_again_begins_anew():
+@pytest.mark.parametrize('again', [{'episode': 2}, {'start': True}])
+def test_an_episode_begins_anew(again):
     served = policy()
     chunk(served, asked('a', 5, 5, start=True))
-    assert np.array_equal(chunk(served, asked('a', 1, 1, start=True)), np.ones((5, 2)))
+    assert np.array_equal(chunk(served, asked('a', 1, 1, **again)), np.ones((5, 2)))
 
 
 def test_a_state_that_made_way_is_said_to_be_lost_once():

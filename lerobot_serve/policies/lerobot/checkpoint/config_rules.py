@@ -58,18 +58,14 @@ RTC_RULES: Rules = {
     'debug': FLAG,
     'debug_maxlen': NUMBER,
 }
-RTC = FieldRule(
-    'null or an object of RTC settings',
-    lambda value: (
-        value is None
-        or (
+RTC = optional(
+    FieldRule(
+        'an object of RTC settings',
+        lambda value: (
             isinstance(value, dict)
-            and all(
-                name in RTC_RULES and RTC_RULES[name].is_valid(each)
-                for name, each in value.items()
-            )
-        )
-    ),
+            and all(name in RTC_RULES and RTC_RULES[name].is_valid(value[name]) for name in value)
+        ),
+    )
 )
 BASE_RULES: Rules = {
     'type': NAME,

@@ -73,22 +73,13 @@ COMMON_STEPS = (
     'unnormalizer_processor',
 )
 RELATIVE_STEPS = ('relative_actions_processor', 'absolute_actions_processor')
+LANGUAGE_STEPS = (*COMMON_STEPS, 'tokenizer_processor', *RELATIVE_STEPS)
 # steps of a policy type beside the common ones
 STEPS_OF_TYPE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(('act', 'diffusion', 'vqbet', 'tdmpc'), COMMON_STEPS),
-    'smolvla': (
-        *COMMON_STEPS,
-        'smolvla_new_line_processor',
-        'tokenizer_processor',
-        *RELATIVE_STEPS,
-    ),
-    'pi0': (*COMMON_STEPS, 'pi0_new_line_processor', 'tokenizer_processor', *RELATIVE_STEPS),
-    'pi05': (
-        *COMMON_STEPS,
-        'pi05_prepare_state_tokenizer_processor_step',
-        'tokenizer_processor',
-        *RELATIVE_STEPS,
-    ),
+    'smolvla': (*LANGUAGE_STEPS, 'smolvla_new_line_processor'),
+    'pi0': (*LANGUAGE_STEPS, 'pi0_new_line_processor'),
+    'pi05': (*LANGUAGE_STEPS, 'pi05_prepare_state_tokenizer_processor_step'),
 }
 # why a step is refused -> the steps
 REFUSALS = {
@@ -144,9 +135,10 @@ def check_step(policy_type: str, name: str, config: dict[str, object], where: st
             f'{where}: the processor step {name!r:.80} is refused: {reason}; allowed are '
             f'{", ".join(STEP_RULES)}, and steps of installed packages that trusted_packages names'
         )
-    if name not in STEPS_OF_TYPE.get(policy_type, COMMON_STEPS):
+    allowed = STEPS_OF_TYPE.get(policy_type, COMMON_STEPS)
+    if name not in allowed:
         raise PolicyError(
             f'{where}: the processor step {name!r} is not one of a {policy_type} policy, which '
-            f'may have {", ".join(STEPS_OF_TYPE.get(policy_type, COMMON_STEPS))}'
+            f'may have {", ".join(allowed)}'
         )
     check_keys(config, STEP_RULES[name], f'{where} ({name})', f'the step {name}')

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import json
+import math
 from pathlib import Path
 import re
 from typing import Any
@@ -21,6 +22,12 @@ from typing import Any
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.files.assets import Asset
 from lerobot_serve.policies.files.file_headers import read_json
+from lerobot_serve.policies.lerobot.checkpoint.value_rules import (
+    FLAG,
+    integer_range,
+    one_of,
+    optional,
+)
 from lerobot_serve.policies.runtime.trial import try_in_child
 
 TOKENIZER_FILE = 'tokenizer.json'
@@ -41,34 +48,22 @@ TRIAL_TEXTS = (
 # of a part, in the JSON of a file
 PATTERN = re.compile(rb'"String":\s*"((?:[^"\\]|\\.)*)"')
 Check = Callable[[Any], bool]
+_is_flag, _is_nothing = FLAG.is_valid, one_of(None, False).is_valid
+_is_number = integer_range(0, NUMBER_LIMIT).is_valid
+_is_token = integer_range(0, TOKEN_LIMIT - 1).is_valid
+_is_size = optional(integer_range(1, NUMBER_LIMIT)).is_valid
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
+def _text_of(limit: float) -> Check:
+    return lambda value: isinstance(value, str) and len(value) <= limit
 
 
-def _is_nothing(value: Any) -> bool:
-    return value is None or value is False
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= NUMBER_LIMIT
-
-
-def _is_size(value: Any) -> bool:
-    return value is None or (_is_number(value) and value > 0)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= TEXT_LIMIT
+_is_text, _is_replacement = _text_of(TEXT_LIMIT), _text_of(REPLACEMENT_LIMIT)
+_is_string = _text_of(math.inf)
 
 
 def _is_text_or_nothing(value: Any) -> bool:
     return value is None or _is_text(value)
-
-
-def _is_replacement(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= REPLACEMENT_LIMIT
 
 
 def _is_pattern(value: Any) -> bool:
@@ -82,21 +77,15 @@ def _is_longer(part: dict[str, Any]) -> bool:
 
 
 def _is_vocabulary(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        type(number) is int and 0 <= number < TOKEN_LIMIT for number in value.values()
-    )
+    return isinstance(value, dict) and all(map(_is_token, value.values()))
 
 
 def _is_merges(value: Any) -> bool:
     return isinstance(value, list) and all(
-        isinstance(each, str)
+        _is_string(each)
         or (isinstance(each, list) and len(each) == 2 and all(map(_is_string, each)))
         for each in value
     )
-
-
-def _is_string(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def _is_pair(value: Any) -> bool:
@@ -118,7 +107,7 @@ def _template_of(texts: int) -> Check:
 
 
 def _any_of(*choices: str) -> Check:
-    return lambda value: isinstance(value, str) and value in choices
+    return one_of(*choices).is_valid
 
 
 def _list_of(rules: dict[str, Check]) -> Check:
@@ -202,7 +191,7 @@ SEQUENCES = {
     'decoder': 'decoders',
 }
 ADDED_TOKEN: dict[str, Check] = {
-    'id': lambda value: type(value) is int and 0 <= value < TOKEN_LIMIT,
+    'id': _is_token,
     'content': lambda value: _is_text(value) and bool(value),
     **dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized', 'special'), _is_flag),
 }

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 import time
 from typing import Any
 
+import numpy as np
 import torch
 
 from lerobot_serve.arrays import Float32Array
@@ -24,6 +26,8 @@ from lerobot_serve.policies.base import (
     PolicyRequest,
     Prediction,
 )
+from lerobot_serve.policies.lerobot.description import RTC_OFF_NOTE
+from lerobot_serve.policies.lerobot.policy_types import PolicyTypeSpec
 from lerobot_serve.policies.lerobot.prediction.batches import (
     make_guidance,
     ObservationBuilder,
@@ -41,8 +45,10 @@ from lerobot_serve.policies.lerobot.prediction.processors import (
     ProcessorPair,
     ProcessorPairFactory,
 )
-from lerobot_serve.policies.runtime.request_inputs import SessionStates
+from lerobot_serve.policies.runtime.request_inputs import blank_request, SessionStates
 from lerobot_serve.policies.runtime.seeds import seeded_random
+
+TRIAL_SESSION = 'trial'
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ class LeRobotPolicy:
         self.processors = processors
         self._description = description
         self._device = torch.device(description.device)
-        self._observations = ObservationBuilder(description, self._device, resizes=resizes)
+        self.observations = ObservationBuilder(description, self._device, resizes=resizes)
         self._inference = make_inference(
             network, description.state_class, rtc=description.supports_rtc
         )
@@ -137,7 +143,7 @@ class LeRobotPolicy:
         elif self.processors.is_stateful:
             # a copy: the state of the session must not change if the batch fails
             memory = replace(memory, pair=self.processors.copy(memory.pair))
-        observations = self._observations.build(request)
+        observations = self.observations.build(request)
         history = [memory.pair.preprocess(observation) for observation in observations]
         # relative to the current state, which the pair has just processed
         reanchorer = memory.pair.reanchorer if self.processors.can_reanchor else None
@@ -233,3 +239,62 @@ def _array(chunk: torch.Tensor) -> Float32Array:
     """Return rows x actions of float32 as a copy."""
     rows: Float32Array = chunk[0].to('cpu', torch.float32, copy=True).numpy()
     return rows
+
+
+def run_first_prediction(
+    network: Any,
+    processors: ProcessorPairFactory,
+    description: PolicyDescription,
+    kind: PolicyTypeSpec,
+    state_limit: int,
+    precision: torch.dtype | None = None,
+    image_cache: ImageEmbeddingCache | None = None,
+) -> LeRobotPolicy:
+    """
+    Return the policy after a first prediction, which determines what no file declares. Thread: the
+    one that loads.
+
+    Raises PolicyError, and any error of LeRobot.
+    """
+    own_size = (
+        kind.resizes and getattr(network.config, 'resize_imgs_with_padding', True) is not None
+    )
+    request = blank_request(TRIAL_SESSION, description, task='nothing')
+    make_policy = partial(
+        LeRobotPolicy,
+        network,
+        processors,
+        resizes=own_size,
+        state_limit=state_limit,
+        precision=precision,
+        image_cache=image_cache,
+    )
+    trial = make_policy(description)
+    chunk = trial.predict([request])[0].model
+    if not np.isfinite(chunk).all():
+        raise PolicyError(
+            'the first prediction (black images, zero state) is not finite; the weights or '
+            'statistics are damaged, copy or train the policy again'
+        )
+    predicted = torch.from_numpy(chunk).to(description.device).unsqueeze(0)
+    processors.takes_whole_chunk = processors.check_whole_chunk(
+        trial.observations.build(request)[-1], predicted
+    )
+    described = replace(description, chunk_size=len(chunk))
+    anchored = described.supports_rtc and processors.can_reanchor
+    # at a state other than zero
+    moved = np.linspace(0.1, 1.0, request.state.shape[1], dtype=np.float32)
+    request_there = replace(request, state=np.broadcast_to(moved, request.state.shape))
+    if anchored and not processors.check_reanchoring(
+        trial.observations.build(request_there)[-1], predicted
+    ):
+        notes = (*described.notes, RTC_OFF_NOTE)
+        described = replace(described, supports_rtc=False, notes=notes)
+    policy = make_policy(described)
+    if described.supports_rtc:
+        with_prefix = replace(
+            request, prefix_model=chunk, prefix_robot=chunk, inference_delay_steps=1
+        )
+        policy.predict([with_prefix])
+        policy.reset(TRIAL_SESSION)
+    return policy

@@ -19,6 +19,7 @@ from support.gateway.robot_client_rig import (
     robot_client_rig,
     SHAPE,
     soon,
+    started_client,
 )
 
 from benchmarks.harness.exploits import all_exploits
@@ -135,8 +136,7 @@ async def test_a_mapping_names_joints_cameras_and_actions():
         client = await rig.started(instructions(lerobot_features=named))
         values = dict(zip(theirs, (1.0, 2.0, 3.0), strict=True))
         frames = {'top': np.zeros(SHAPE, np.uint8), 'depth': np.zeros((4, 4, 1), np.uint16)}
-        await client.send(observation(**values, **frames))
-        actions = await client.actions()
+        actions = await client.chunk(observation(**values, **frames))
         assert rig.upstream.requests[0][1].state.tolist() == [2.0, 1.0, 3.0]
         assert actions[0].action.tolist() == [1.0, 2.0, 3.0]
 
@@ -154,18 +154,15 @@ async def test_a_mapping_names_joints_cameras_and_actions():
     ],
 )
 async def test_an_observation_that_does_not_fit_is_refused(values, text):
-    async with robot_client_rig() as rig:
-        client = await rig.started()
+    async with started_client() as (_, client):
         code, said = await client.refused(client.send(observation(**values)))
         assert code.name == 'INVALID_ARGUMENT'
         assert text in said
-        await client.send(observation())
-        assert await client.actions()
+        assert await client.chunk(observation())
 
 
 async def test_a_missing_joint_is_named():
-    async with robot_client_rig() as rig:
-        client = await rig.started()
+    async with started_client() as (_, client):
         seen = observation()
         del seen.observation[JOINTS[1]]
         code, said = await client.refused(client.send(seen))
@@ -174,15 +171,13 @@ async def test_a_missing_joint_is_named():
 
 
 async def test_exploits_are_refused_and_the_client_goes_on():
-    async with robot_client_rig() as rig:
-        client = await rig.started()
+    async with started_client() as (_, client):
         names = ('os.system by lines', 'builtins.eval by stack inside', 'ndarray of 10^11')
         for data in map(all_exploits().get, names):
             code, text = await client.refused(client.send_pieces(pieces(data)))
             assert (code.name, text[:22]) == ('INVALID_ARGUMENT', 'the pickle is refused:')
             assert (await client.refused(client.instruct(data)))[0].name == 'INVALID_ARGUMENT'
-        await client.send(observation())
-        assert await client.actions()
+        assert await client.chunk(observation())
 
 
 @pytest.mark.parametrize(
@@ -202,16 +197,14 @@ async def test_exploits_are_refused_and_the_client_goes_on():
     ],
 )  # fmt: skip
 async def test_pieces_that_are_no_observation_are_refused(messages, text):
-    async with robot_client_rig(max_observation_bytes=100_000) as rig:
-        client = await rig.started()
+    async with started_client(max_observation_bytes=100_000) as (_, client):
         code, said = await client.refused(client.send_pieces(messages))
         assert code.name == 'INVALID_ARGUMENT'
         assert text in said
 
 
 async def test_unknown_fields_are_skipped_as_protobuf_does():
-    async with robot_client_rig() as rig:
-        client = await rig.started()
+    async with started_client() as (_, client):
         (whole,) = pieces(pickled(observation()))
         later = b'\x18\x05' + message(4, b'new') + b'\x2d0123' + b'\x3101234567'
         await client.send_pieces([later + whole + later])
@@ -228,19 +221,16 @@ async def test_an_observation_that_stops_on_the_way_is_ended_and_others_are_serv
             await ended.wait()
 
         stopped = slow.send_pieces(begin_only())
-        await other.send(observation())
-        assert await other.actions()
+        assert await other.chunk(observation())
         code, text = await slow.refused(stopped)
         ended.set()
         assert code.name == 'INVALID_ARGUMENT'
         assert 'not complete within 0.2 s' in text
-        await slow.send(observation())
-        assert await slow.actions()
+        assert await slow.chunk(observation())
 
 
 async def test_one_client_sends_one_observation_at_a_time():
-    async with robot_client_rig() as rig:
-        client = await rig.started()
+    async with started_client() as (rig, client):
         ended = asyncio.Event()
 
         async def begin_only():
@@ -292,8 +282,7 @@ async def test_more_clients_than_allowed_are_refused_until_one_has_left():
         )
         rig.now_s += 31.0
         newcomer = await rig.started()
-        await newcomer.send(observation())
-        assert await newcomer.actions()
+        assert await newcomer.chunk(observation())
         assert len(rig.door.clients) == 1
 
 

@@ -23,7 +23,6 @@ from lerobot_serve.contract.services.policy_service import (
     SERVICE,
 )
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.policy_service import health
 
 PROTO = REPOSITORY / 'lerobot_serve' / 'gateway' / 'policy_service' / 'policy_service.proto'
 # of the first published version: a change breaks its clients
@@ -115,8 +114,7 @@ async def test_reflection_lists_the_service_and_its_file():
 
 
 @pytest.mark.usefixtures('grpc_thread')
-async def test_health_follows_the_policy(monkeypatch):
-    monkeypatch.setattr(health, 'PERIOD_S', 0.01)
+async def test_health_follows_the_policy():
     answers = health_pb2.HealthCheckResponse
     async with policy_service_rig() as rig:
         rig.door._health._period_s = 0.01

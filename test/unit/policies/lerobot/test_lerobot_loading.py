@@ -6,7 +6,6 @@ from dataclasses import replace
 import re
 import subprocess
 import sys
-import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,6 +27,7 @@ from support.policies.lerobot_rig import (  # noqa: E402
     requests_for,
     set_json,
 )
+from support.threads import in_thread  # noqa: E402
 
 from lerobot_serve import requirements  # noqa: E402
 from lerobot_serve.contract.schema import StateClass  # noqa: E402
@@ -280,20 +280,6 @@ def test_cuda_graphs_of_another_thread_are_refused_in_a_swap(copied, mode, monke
     assert len(asked) == 1
 
 
-def loaded_in_a_thread(options, *, is_beside: bool) -> None:
-    """Load in a thread of its own, whose number of CPU threads ends with it."""
-
-    def work() -> None:
-        with beside_served_policy() if is_beside else contextlib.nullcontext():
-            policies.append(load(options))
-
-    policies = []
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join(60)
-    assert policies
-
-
 @pytest.mark.parametrize(
     ('is_beside', 'is_compiled', 'count'), [(True, False, 1), (True, True, 3), (False, False, 3)]
 )
@@ -304,12 +290,17 @@ def test_beside_a_served_policy_only_a_compiled_network_is_run_with_all_threads(
         counts.append(torch.get_num_threads())
         return run_first_prediction(*given)
 
+    def work() -> object:
+        with beside_served_policy() if is_beside else contextlib.nullcontext():
+            return load(loading(folder_of('act'), cpu_threads=3))
+
     counts, run_first_prediction = [], loader.run_first_prediction
     monkeypatch.setattr(loader, 'run_first_prediction', noted)
     monkeypatch.setattr(loader, '_is_compiled', lambda config: is_compiled)
     before = torch.get_num_threads()
     try:
-        loaded_in_a_thread(loading(folder_of('act'), cpu_threads=3), is_beside=is_beside)
+        # of its own, whose number of CPU threads ends with it
+        in_thread(work)[0].join(60)
         assert counts == [count]
     finally:
         torch.set_num_threads(before)

@@ -22,6 +22,7 @@ from lerobot_serve.policies.lerobot.checkpoint.normalization_statistics import (
 FRONT, STATE, ACTION = 'observation.images.front', 'observation.state', 'action'
 SHAPES = {FRONT: (3, 48, 64), STATE: (2,), ACTION: (2,)}
 TYPES = {FRONT: 'VISUAL', STATE: 'STATE', ACTION: 'ACTION'}
+FEATURES = {key: {'type': TYPES[key], 'shape': list(shape)} for key, shape in SHAPES.items()}
 BOTH = ('preprocessor', 'postprocessor')
 NEEDED = {
     'MEAN_STD': ('mean', 'std'),
@@ -39,9 +40,7 @@ def checked(tmp_path):
         file = tmp_path / 'statistics.safetensors'
         safetensors_torch.save_file(held, file)
         config = {
-            'features': {
-                key: {'type': TYPES[key], 'shape': list(shape)} for key, shape in SHAPES.items()
-            },
+            'features': FEATURES,
             'norm_map': dict.fromkeys(TYPES.values(), mode),
             'normalize_observation_keys': only,
         }
@@ -140,12 +139,7 @@ def test_actions_need_none_before_and_observations_none_after(checked, tmp_path)
     held = statistics()
     before = {name: value for name, value in held.items() if not name.startswith(ACTION)}
     after = {name: value for name, value in held.items() if name.startswith(ACTION)}
-    config = {
-        'features': {
-            key: {'type': TYPES[key], 'shape': list(shape)} for key, shape in SHAPES.items()
-        },
-        'norm_map': dict.fromkeys(TYPES.values(), 'MEAN_STD'),
-    }
+    config = {'features': FEATURES, 'norm_map': dict.fromkeys(TYPES.values(), 'MEAN_STD')}
     steps = {}
     for place, values in zip(BOTH, (before, after), strict=True):
         file = tmp_path / f'{place}.safetensors'
