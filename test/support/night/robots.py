@@ -98,10 +98,10 @@ class NightRobot:
         return self._receive()
 
     def _receive(self) -> bool:
-        relayed, has_actions = self._router.links.relayed, False
-        while relayed:
-            client_id, raw = relayed.popleft()
-            assert client_id == self.client_id
+        replies, has_actions = self._router.links.replies, False
+        while replies:
+            session, raw = replies.popleft()
+            assert session.request.client_id == self.client_id
             chunk = wire_chunk.decode(raw)
             if chunk.episode_id != self.episode_id or not chunk.policy or chunk.status != 0:
                 continue
@@ -110,7 +110,6 @@ class NightRobot:
             self._on_chunk(self.episode_id, chunk.policy, is_flagged)
             if chunk.policy not in self._policies:
                 self._policies.append(chunk.policy)
-        self._router.links.failed.clear()
         return has_actions
 
     def _open(self) -> bool:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 import shutil
 
@@ -32,11 +31,7 @@ class Routers:
         self.folder, self.rig = killed, None
 
     def set_live(self, **values: object) -> None:
-        """`ros2 param set`."""
-        core = self.rig.core
-        new = replace(core.parameters, **values)
-        core.check_change(core.parameters, new)
-        core.change_parameters(new)
+        self.rig.set_live(**values)
 
     def poll(self) -> None:
         """The canary decides."""

@@ -69,6 +69,13 @@ class RoutingRig:
             self.splits.append(values.pop('split_percent'))
         self.core.change_parameters(replace(self.core.parameters, **values))
 
+    def set_live(self, **values: object) -> None:
+        """`ros2 param set`."""
+        core = self.core
+        new = replace(core.parameters, **values)
+        core.check_change(core.parameters, new)
+        core.change_parameters(new)
+
     def make_transport(self) -> Transport:
         """Return what carries requests and replies."""
         return self.outside

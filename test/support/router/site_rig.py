@@ -32,13 +32,6 @@ class SiteRouter(RoutingRig):
         self.core.update_canary()
         self.core.writer.flush()
 
-    def set_live(self, **values: object) -> None:
-        """`ros2 param set`."""
-        core = self.core
-        new = replace(core.parameters, **values)
-        core.check_change(core.parameters, new)
-        core.change_parameters(new)
-
     def command(self, command: int, slot: str = '', reason: str = 'test', **values: object) -> str:
         return run_slot_command(self.core, command, slot, reason, **values)
 

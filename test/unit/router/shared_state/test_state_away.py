@@ -224,20 +224,6 @@ class TestOpening:
             self.store(f'{url}x')
         assert not isinstance(refused.value, StoreAway)
 
-    def test_a_schema_of_others_is_refused_and_left_alone(self, url):
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute('CREATE SCHEMA lerobot_serve_default')
-            connection.execute('CREATE TABLE lerobot_serve_default.orders (id integer)')
-        with pytest.raises(StoreRefused, match='is no store of a router; drop it, or set another'):
-            self.store(url)
-
-    def test_a_schema_of_a_newer_version_is_refused(self, url):
-        self.store(url).close()
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute('UPDATE lerobot_serve_default.store SET version = 99')
-        with pytest.raises(StoreRefused, match='has schema 99 of a newer lerobot_serve'):
-            self.store(url)
-
     def test_a_schema_that_another_version_migrates_meanwhile_is_not_written(self, url):
         store = self.store(url)
         with psycopg.connect(url, autocommit=True) as connection:
