@@ -153,7 +153,7 @@ class TestPlacements:
     def test_of_two_placements_the_first_holds(self, site, pair):
         first, second = pair
         name = episode_in('a', 50)
-        second.slots['a'].drain = first.core.decisions._make_drain('away', at_once=False)
+        second.slots['a'].drain = first.core.decisions._make_drain({'text': 'away', 'now': False})
         assert (first.place(name), second.place(name)) == ('a', 'b')
         first.core.writer.flush()
         second.core.writer.flush()
