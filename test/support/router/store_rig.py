@@ -8,6 +8,8 @@ import shutil
 from typing import Any
 
 from lerobot_serve.router.placement.split import bucket
+from lerobot_serve.router.storage.address import StateAddress
+from lerobot_serve.router.storage.postgres_store import PostgresStore
 from lerobot_serve.router.storage.records import (
     Batch,
     DecisionKey,
@@ -50,6 +52,11 @@ def opened(folder: Path, capacity: int = 100) -> SqliteStore:
     store = SqliteStore(folder, capacity, 'now')
     store.close()
     return store
+
+
+def site_store(url: str, capacity: int = 10) -> PostgresStore:
+    """Open the state of a site."""
+    return PostgresStore(StateAddress(url, 'default'), 'run', '/router', capacity, 'now')
 
 
 def copied(folder: Path, to: Path) -> Path:

@@ -7,7 +7,7 @@ import time
 
 import msgspec
 import pytest
-from support.router.rollout_rig import canary, PLAN, SUCCESS
+from support.router.rollout_rig import canary, SUCCESS
 
 from lerobot_serve.contract.data_path.execution_report import encode, ExecutionReport, Halt
 from lerobot_serve.contract.schema import Status
@@ -181,18 +181,6 @@ def test_an_operator_pauses_promotes_and_rolls_back(router_rig):
     refused = router_rig.control(request.CANARY_PAUSE)
     assert not refused.success
     assert 'it was not' in refused.text
-
-
-@pytest.mark.slow
-def test_it_goes_on_where_it_was_after_the_router_was_killed(router_rig):
-    fleet = canary(router_rig)
-    fleet.play_until(CanaryState.ROLLED_BACK, succeeds={'a': True, 'b': False})
-    router_rig.kill('router')
-    router_rig.watch.last.clear()
-    router_rig.router(slot_a=['a'], slot_b=['b'], split_percent=50, **PLAN)
-    state = router_rig.wait(lambda: router_rig.watch.last.get(CanaryState), 'the canary')
-    assert state.state == CanaryState.ROLLED_BACK
-    router_rig.wait(lambda: router_rig.get('split_percent') == 100, 'the split of before')
 
 
 def test_a_plan_that_makes_no_sense_is_refused(router_rig):

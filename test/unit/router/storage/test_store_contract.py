@@ -7,11 +7,10 @@ import sqlite3
 
 import psycopg
 import pytest
-from support.router.store_rig import BARRED, bars, drained, drains, placed
+from support.router.store_rig import BARRED, bars, drained, drains, placed, site_store
 
 from benchmarks.site import postgres
 from lerobot_serve.router.storage.address import StateAddress
-from lerobot_serve.router.storage.postgres_store import PostgresStore
 from lerobot_serve.router.storage.records import (
     Batch,
     default_decisions,
@@ -52,8 +51,7 @@ class DatabaseState:
         self._url = request.getfixturevalue('url')
 
     def open(self) -> Store:
-        address = StateAddress(self._url, 'default')
-        return PostgresStore(address, 'run', '/router', 100, 'now')
+        return site_store(self._url, 100)
 
     def execute(self, *statements: str) -> None:
         with psycopg.connect(self._url, autocommit=True) as connection:
