@@ -6,7 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 import shutil
 
+from lerobot_serve_interfaces.srv import ControlSlot
 from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
+
+PLAN = ('5', '100')
 
 
 class Routers:
@@ -32,6 +35,12 @@ class Routers:
 
     def set_live(self, **values: object) -> None:
         self.rig.set_live(**values)
+
+    def roll_back(self) -> None:
+        """A plan is given live, and its policy is rolled back by hand."""
+        self.set_live(canary_plan=PLAN)
+        self.poll()
+        self.rig.command(ControlSlot.Request.CANARY_ROLLBACK, reason='arm hit the table')
 
     def poll(self) -> None:
         """The canary decides."""

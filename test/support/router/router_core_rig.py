@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.transport import Transport
 from lerobot_serve.router.links import ParameterSource, RouterLinks
@@ -75,6 +76,9 @@ class RoutingRig:
         new = replace(core.parameters, **values)
         core.check_change(core.parameters, new)
         core.change_parameters(new)
+
+    def command(self, command: int, slot: str = '', reason: str = 'test', **values: object) -> str:
+        return run_slot_command(self.core, command, slot, reason, **values)
 
     def make_transport(self) -> Transport:
         """Return what carries requests and replies."""
