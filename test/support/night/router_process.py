@@ -10,15 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from builtin_interfaces.msg import Time
-
 from lerobot_serve.contract import records
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.contract.service_bytes import encode
 from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.canary.controller import CHAMPION
-from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.links import ParameterSource, RouterLinks
@@ -31,6 +28,7 @@ from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve_interfaces.msg import CanaryState, RouterState
 from support.night.clock import NightClock
 from support.night.servers import NightServer
+from support.router.contexts import make_context
 from support.router.recording_transport import RecordingTransport
 from support.router.runtime_rig import Replicas
 
@@ -81,13 +79,8 @@ class NightRouter:
         clock = self._clock
         self.links = Links(self._on_placed)
         self._drops = DropCounters()
-        self.context = NodeContext(
-            NAME,
-            clock=clock.monotonic_ns,
-            stamp=Time,
-            local_time=clock.local_time,
-            log_warning=self.log.append,
-            log_info=self.log.append,
+        self.context = replace(
+            make_context(clock, self.log, self.log, NAME), local_time=clock.local_time
         )
         recorder = make_recorder(self._given, self.context, clock.wall_s)
         links = RouterLinks(
