@@ -154,15 +154,6 @@ def test_a_candidate_without_a_gate_record_drives_no_robot(router_rig, tmp_path)
     assert client.round_trip(episode_id=router_rig.episode('b', salt='newer')).slot == 'a'
 
 
-def test_without_outcomes_it_holds_and_says_what_to_do(router_rig):
-    fleet = canary(router_rig)
-    for _ in range(40):
-        fleet.play({}, report=False)
-    state = router_rig.watch.last[CanaryState]
-    assert state.state in (CanaryState.RUNNING, CanaryState.UNDECIDED)
-    assert state.share_percent == 50
-
-
 def test_an_operator_pauses_promotes_and_rolls_back(router_rig):
     fleet = canary(router_rig)
     request = ControlSlot.Request
