@@ -8,23 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from lerobot_serve.contract.data_path import chunk as wire_chunk
-from lerobot_serve.contract.data_path import execution_report as wire_executed
-from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
-from lerobot_serve.contract.data_path.header import Header
-from lerobot_serve.contract.data_path.observation import Observation
-from lerobot_serve.contract.schema import Flag, MsgType
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.schema import Flag
+from lerobot_serve.contract.services.session import SessionRefused
 from support.night.clock import NightClock
 from support.night.router_process import NightRouter
 from support.night.world import World
+from support.router.dispatch_rig import ask_of, request_bytes
 
 EPISODE_S, BETWEEN_S, REPORT_S, RETRY_S = 40.0, 5.0, 2.0, 3.0
 REQUESTS, COMMANDS_A_REQUEST, REPORTS = 2, 90, 40
-STATE = np.zeros((1, 2), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +82,14 @@ class NightRobot:
             return False
         self._seq += 1
         self._actions += COMMANDS_A_REQUEST
-        report = wire_executed.encode(ExecutionReport(actions=self._actions))
-        flags = Flag.NONE if self._policies else Flag.EPISODE_START
-        header = Header(self._seq, 0, self._epoch, self._episode, 1, MsgType.OBSERVATION, flags)
-        raw = wire_observation.encode(
-            Observation(header, self.client_id, self.episode_id, STATE, extensions=(report,))
+        raw = request_bytes(
+            self.client_id,
+            self._seq,
+            self.episode_id,
+            epoch=self._epoch,
+            number=self._episode,
+            executed=ExecutionReport(actions=self._actions),
+            flags=Flag.NONE if self._policies else Flag.EPISODE_START,
         )
         router.request(raw)
         return self._receive()
@@ -117,12 +114,8 @@ class NightRobot:
         if self._has_session is core:
             return True
         self._epoch += 1
-        names = ('x', 'y')
-        request = SessionRequest(
-            self.client_id, 1, self._epoch, f'/{self.client_id}/chunk', names, names, (), 10.0
-        )
         try:
-            self._router.open(request)
+            self._router.open(ask_of(self.client_id, self._epoch))
         except SessionRefused:
             return False
         self._has_session = core

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from lerobot_serve.contract.schema import StateClass
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.transport import Transport
@@ -17,6 +16,7 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.replicas.replica import ReplicaReport
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from support.router.contexts import make_context
+from support.router.dispatch_rig import ask_of
 from support.router.recording_transport import RecordingTransport
 from support.router.replica_rig import FakeReplica
 
@@ -113,9 +113,8 @@ class RoutingRig:
 
     def robot(self, name: str = 'robot', epoch: int = 1) -> ClientSession:
         """Take in a robot that has its sessions everywhere."""
-        ask = SessionRequest(name, 1, epoch, f'/{name}/chunk', ('x', 'y'), ('x', 'y'), (), 10.0)
         places = {slot.name: tuple(slot.replicas) for slot in self.slots.values()}
-        robot = ClientSession(ask, places, self.now_ns)
+        robot = ClientSession(ask_of(name, epoch), places, self.now_ns)
         self.core.table.sessions.add(robot)
         return robot
 
