@@ -61,7 +61,7 @@ from lerobot_serve.router.shadow.feed import ShadowFeed
 from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shadow.sessions import SecondDraws
 from lerobot_serve.router.shared_state.opening import open_state
-from lerobot_serve.router.shared_state.shared_state import SharedParts, SharedState
+from lerobot_serve.router.shared_state.shared_state import SharedState
 from lerobot_serve.router.storage.decisions import DurableDecisions
 from lerobot_serve.router.storage.records import COUNTED_UNTIL, counted_until, SPLIT
 from lerobot_serve.router.storage.writer import StoreWriter
@@ -212,16 +212,14 @@ class RouterCore:
         if self.follower is None:
             return None
         return SharedState(
-            SharedParts(
-                follower=self.follower,
-                decisions=self.decisions,
-                table=self.table,
-                canary=self.canary,
-                qualification=self.qualification,
-                parameters=lambda: self.parameters,
-                set_own=self._set_own,
-                context=self._context,
-            ),
+            follower=self.follower,
+            decisions=self.decisions,
+            table=self.table,
+            canary=self.canary,
+            qualification=self.qualification,
+            parameters=lambda: self.parameters,
+            set_own=self._set_own,
+            context=self._context,
         )
 
     def _make_table(self) -> RoutingTable:

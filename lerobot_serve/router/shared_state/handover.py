@@ -17,7 +17,6 @@ TAKE is for those of a file. `state_import` answers where this refuses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import auto, Enum
 from typing import Any
 
@@ -105,18 +104,11 @@ def describe(decisions: Decisions) -> str:
     return '; '.join(texts)[:TEXT_LIMIT]
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """What is written to the new state, `decisions` last: so a new try is a whole one."""
-
-    episodes: Batch
-    decisions: Batch
-
-
-def imported(last: StoreContent, new: Store, given: RouterParameters) -> Imported:
+def imported(last: StoreContent, new: Store, given: RouterParameters) -> tuple[Batch, Batch]:
     """
-    Return what to write. Bars and drains of both states hold, everything else is that of the last
-    one. `given` are the parameters of file and command line.
+    Return what to write, the decisions last: so a new try is a whole one. Bars and drains of both
+    states hold, everything else is that of the last one. `given` are the parameters of file and
+    command line.
     """
     decisions = decided(last.decisions)
     holds = withholding(new.content.decisions)
@@ -138,7 +130,7 @@ def imported(last: StoreContent, new: Store, given: RouterParameters) -> Importe
         placements=dict(last.placements),
         episodes=list(enumerate(uncounted if rollout else [], start=base + 1)),
     )
-    return Imported(episodes, Batch(decisions))
+    return episodes, Batch(decisions)
 
 
 def newest_number(store: Store) -> int:

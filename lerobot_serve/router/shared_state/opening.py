@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,6 @@ from lerobot_serve.router.shared_state.handover import (
     decided,
     describe,
     Import,
-    Imported,
     imported,
     LAST,
     lost_decisions,
@@ -25,6 +25,7 @@ from lerobot_serve.router.shared_state.handover import (
     what_to_import,
 )
 from lerobot_serve.router.storage.address import state_address, StateAddress
+from lerobot_serve.router.storage.records import Batch
 from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
 from lerobot_serve.router.storage.store import Store, StoreAway, StoreRefused
 from lerobot_serve.state_folder import FolderLock
@@ -160,10 +161,10 @@ class _Opener:
             ) from error
 
     @staticmethod
-    def _write(store: Store, found: Imported) -> None:
+    def _write(store: Store, batches: Iterable[Batch]) -> None:
         """Write what comes along. Raises StoreRefused."""
         try:
-            for batch in (found.episodes, found.decisions):
+            for batch in batches:
                 if batch:
                     store.write(batch)
         except OSError as error:

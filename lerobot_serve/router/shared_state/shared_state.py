@@ -59,11 +59,11 @@ PLACEMENTS_AT_ONCE = 200
 COUNTERS = 'counters'
 
 
-@dataclass(frozen=True, slots=True)
-class SharedParts:
+@dataclass(eq=False)
+class SharedState:
     """
-    What changes of other routers apply to. `set_own` sets parameters by field, `parameters`
-    returns those in force.
+    See the module. The fields are what changes of other routers apply to; `set_own` sets
+    parameters by field, `parameters` returns those in force.
     """
 
     follower: StateFollower
@@ -75,30 +75,26 @@ class SharedParts:
     set_own: Callable[..., None]
     context: NodeContext
 
-
-class SharedState:
-    """See the module."""
-
-    def __init__(self, parts: SharedParts) -> None:
-        self._parts, self._store = parts, parts.follower.store
+    def __post_init__(self) -> None:
+        self._store = self.follower.store
         self._members: list[Member] = []
         self._episodes: list[tuple[int, EpisodeRow]] = []
         self._counters = FleetCounters()
         self._leads = False
         self._damage_text = self._warned = ''
-        parts.decisions.writer.on_conflict = parts.follower.read_all
+        self.decisions.writer.on_conflict = self.follower.read_all
         self._update_split_version()
 
     @property
     def leads(self) -> bool:
         """Whether this router runs the rollout now."""
-        can_write = not self._parts.decisions.writer.text
+        can_write = not self.decisions.writer.text
         return self._leads and can_write and not self.is_away
 
     @property
     def is_away(self) -> bool:
         """Whether the state has not been heard of for some time. Any thread."""
-        return self._parts.follower.is_away
+        return self.follower.is_away
 
     @property
     def routers(self) -> int:
@@ -119,11 +115,10 @@ class SharedState:
 
     def poll(self, now_ns: int) -> None:
         """Apply what was found since the last call."""
-        for changes in self._parts.follower.take():
+        for changes in self.follower.take():
             self._apply(changes, now_ns)
 
     def _apply(self, changes: Changes, now_ns: int) -> None:
-        parts = self._parts
         self._apply_damage(changes.damage)
         rows = [row for row in changes.decisions if self._is_news(row, whole=changes.is_whole)]
         if changes.is_whole:
@@ -133,11 +128,11 @@ class SharedState:
         self._apply_decisions(rows)
         for begin in range(0, len(changes.placements), PLACEMENTS_AT_ONCE):
             # requests wait for the lock
-            with parts.table.lock:
+            with self.table.lock:
                 for episode_id, placed in changes.placements[begin : begin + PLACEMENTS_AT_ONCE]:
-                    parts.table.placements.adopt(episode_id, placed)
+                    self.table.placements.adopt(episode_id, placed)
         for policy, router, record in changes.shadow:
-            parts.qualification.adopt(policy, router, record)
+            self.qualification.adopt(policy, router, record)
         if changes.members is not None:
             self._meet(changes.members)
         if changes.leads != self._leads:
@@ -154,10 +149,10 @@ class SharedState:
     @property
     def _counted_until(self) -> int:
         """The last event that is in the counts of the rollout."""
-        return counted_until({COUNTED: self._parts.canary.counted})
+        return counted_until({COUNTED: self.canary.counted})
 
     def _is_news(self, row: DecisionRow, *, whole: bool) -> bool:
-        writer, own = self._parts.decisions.writer, self._store.written.get(row.key, 0)
+        writer, own = self.decisions.writer, self._store.written.get(row.key, 0)
         is_unwritten = writer.has_unwritten(row.key)
         if row.key == ROLLOUT and row.revision >= own and not is_unwritten:
             # what this router decides next builds on it
@@ -169,7 +164,7 @@ class SharedState:
 
     def _missing_rows(self, known: set[DecisionKey]) -> list[DecisionRow]:
         """Return, as taken back, what is in memory and was never written."""
-        writer = self._parts.decisions.writer
+        writer = self.decisions.writer
         return [
             DecisionRow(key, None, 0, '')
             for key in writer.decisions
@@ -182,19 +177,19 @@ class SharedState:
 
     def _apply_decisions(self, rows: list[DecisionRow]) -> None:
         """Apply decisions, first the parameters: a rollout belongs to its plan."""
-        parts, writer = self._parts, self._parts.decisions.writer
+        writer = self.decisions.writer
         for row in rows:
             writer.learn(row.key, row.value, row.revision)
         self._apply_parameters([row for row in rows if row.key[0] == PARAMETER])
         for row in rows:
-            parts.decisions.adopt(row.key, row.value, parts.table.slots)
+            self.decisions.adopt(row.key, row.value, self.table.slots)
             if row.key == ROLLOUT:
                 self._adopt_rollout()
         self._update_split_version()
 
     def _adopt_rollout(self) -> None:
         """Go on from where the stored rollout has counted."""
-        canary = self._parts.canary
+        canary = self.canary
         canary.adopt()
         self._episodes.clear()
         self._counters = counters_from_json(canary.counted.get(COUNTERS))
@@ -211,46 +206,46 @@ class SharedState:
                 self._set(row.key[1], value, by)
         # the router that an operator asked has stored what they mean for the rollout
         if rows:
-            self._parts.canary.drop_pending()
+            self.canary.drop_pending()
 
     def _authored(self, by: str) -> AbstractContextManager[None]:
-        return self._parts.decisions.authored(by)
+        return self.decisions.authored(by)
 
     def _set(self, name: str, value: Any, by: str) -> None:
-        parts, current = self._parts, self._parts.parameters()
+        current = self.parameters()
         try:
             changed = live_changes(current, with_changes(current, {name: value}))
             if changed:
-                parts.set_own(**changed)
+                self.set_own(**changed)
         except ParameterError as error:
-            parts.context.log_warning(
+            self.context.log_warning(
                 f'{name} = {value!r}, set by {by} at another router, is not possible here: {error}'
             )
 
     def _update_split_version(self) -> None:
         """Let placements name a version that is known later: the state was away, for example."""
-        table = self._parts.table
+        table = self.table
         with table.lock:
-            table.placements.split_version = self._parts.decisions.writer.revision_of(SPLIT)
+            table.placements.split_version = self.decisions.writer.revision_of(SPLIT)
 
     def _apply_damage(self, damage: StoreDamage) -> None:
         """Bar what an unreadable decision may have barred."""
         if not damage or damage.text == self._damage_text:
             return
-        parts, self._damage_text = self._parts, damage.text
-        parts.context.log_warning(f'shared state damaged: {damage.text}')
+        self._damage_text = damage.text
+        self.context.log_warning(f'shared state damaged: {damage.text}')
         content = readable_content(damage)
-        fail_closed(content, damage, parts.context.local_time())
+        fail_closed(content, damage, self.context.local_time())
         for key, value in content.decisions.items():
             if key[0] == VERDICT or key in damage.keys:
-                parts.decisions.adopt(key, value, parts.table.slots)
+                self.decisions.adopt(key, value, self.table.slots)
 
     # members
 
     def _meet(self, members: list[Member]) -> None:
         before, self._members = {m.router: m.name for m in self._members}, members
         now = {member.router: member.name for member in members}
-        log = self._parts.context.log_info
+        log = self.context.log_info
         for run, name in now.items():
             if run not in before and run != self._store.router:
                 log(f'{name} serves this site, too')
@@ -259,12 +254,12 @@ class SharedState:
                 log(f'{name} has left this site, or cannot be reached')
         text = '; '.join(filter(None, map(self._stranger, self._others())))
         if text and text != self._warned:
-            self._parts.context.log_warning(text)
+            self.context.log_warning(text)
         self._warned = text
 
     def _stranger(self, member: Member) -> str:
         """Return why a router seems to be of another site, or cannot be understood."""
-        if member.name == self._parts.context.name:
+        if member.name == self.context.name:
             return (
                 f'two routers of this site are named {member.name}: give each a name of its own, '
                 'or two sites two values of state_site'
@@ -273,7 +268,7 @@ class SharedState:
         if not isinstance(servers, dict):
             # before its first report
             return ''
-        own = _servers(self._parts.table)
+        own = _servers(self.table)
         for slot, names in own.items():
             others = [name for name in _as_list(servers.get(slot)) if isinstance(name, str)]
             if others and not set(others) & set(names):
@@ -285,36 +280,34 @@ class SharedState:
         return ''
 
     def _change_lead(self, leads: bool, now_ns: int) -> None:
-        parts, self._leads = self._parts, leads
+        self._leads = leads
         self._episodes.clear()
         if not leads:
-            parts.context.log_info('this router no longer runs the rollout of the site')
+            self.context.log_info('this router no longer runs the rollout of the site')
             return
-        parts.context.log_info('this router runs the rollout of the site')
+        self.context.log_info('this router runs the rollout of the site')
         self._adopt_rollout()
-        with parts.table.lock:
+        with self.table.lock:
             # so that they become unreported in time, should their router be gone
-            parts.table.stats.restore_episodes(parts.canary.open_episodes(), now_ns)
+            self.table.stats.restore_episodes(self.canary.open_episodes(), now_ns)
 
     # rollout
 
     def show(self, report: dict[str, Any]) -> None:
         """Show the other routers what this one sees."""
-        parts = self._parts
-        if parts.decisions.writer.text:
+        if self.decisions.writer.text:
             # what it would decide reached nobody: another one leads
-            parts.follower.rest()
+            self.follower.rest()
             return
-        shown = {**report, SERVERS: _servers(parts.table), 'version': __version__}
-        parts.follower.put(shown, self._last_episode)
+        shown = {**report, SERVERS: _servers(self.table), 'version': __version__}
+        self.follower.put(shown, self._last_episode)
 
     def update_canary(self, now_ns: int, own: Facts) -> bool:
         """Run the rollout where this router leads; return whether it produced an event."""
-        parts = self._parts
         self.show(report_of(own))
         self._update_split_version()
         if not self.leads:
-            return parts.canary.follow(now_ns, own)
+            return self.canary.follow(now_ns, own)
         others, problems = self._views()
         counted, self._episodes = self._episodes, []
         facts = fleet_facts(
@@ -329,11 +322,11 @@ class SharedState:
             problems,
         )
         runs = {self._store.router, *(member.router for member, _ in others)}
-        parts.canary.counted = {
+        self.canary.counted = {
             COUNTED_UNTIL: counted[-1][0] if counted else self._counted_until,
             COUNTERS: self._counters.as_json(runs),
         }
-        return parts.canary.update(now_ns, facts)
+        return self.canary.update(now_ns, facts)
 
     def _views(self) -> tuple[list[tuple[Member, Mapping[str, SlotFacts]]], list[str]]:
         """Return what the other routers see, and why that of one is not known."""

@@ -72,13 +72,10 @@ class DurableDecisions:
         """Restore verdicts and drains; return a log line for each one in force."""
         texts = []
         for (kind, name), value in self.writer.decisions.items():
-            if kind == VERDICT:
-                self._adopt_verdict(name, value)
-                record = self.verdicts[name]
-                if record.verdict in BARRING_VERDICTS:
-                    texts.append(f'{name} is barred: {record.text}; {LIFT_HINT}')
+            self.adopt((kind, name), value, slots)
+            if kind == VERDICT and self.verdicts[name].verdict in BARRING_VERDICTS:
+                texts.append(f'{name} is barred: {self.verdicts[name].text}; {LIFT_HINT}')
             elif kind == DRAIN and name in slots and value['text']:
-                slots[name].drain = self._make_drain(value['text'], at_once=value['now'])
                 texts.append(f'slot {name} is drained: {value["text"]}; RESTORE ends that')
         return texts
 
@@ -158,13 +155,10 @@ class DurableDecisions:
         self._write(decisions)
 
     def adopt(self, key: DecisionKey, value: Any, slots: Mapping[str, Slot]) -> None:
-        """Apply a drain or verdict of another router of a shared state; None takes it back."""
+        """Apply a stored drain or verdict, also one of another router; None takes it back."""
         kind, name = key
         if kind == DRAIN and name in slots:
-            is_drained = bool(value and value['text'])
-            slots[name].drain = (
-                self._make_drain(value['text'], at_once=value['now']) if is_drained else None
-            )
+            slots[name].drain = self._make_drain(value) if value and value['text'] else None
         elif kind == VERDICT:
             self._adopt_verdict(name, value)
 
@@ -180,9 +174,7 @@ class DurableDecisions:
             return
         bars = [each for each in found if PolicyVerdict(each['verdict']) in BARRING_VERDICTS]
         holds = (bars or found)[0]
-        self.verdicts[name] = self._make_verdict(
-            PolicyVerdict(holds['verdict']), holds['text'], at_once=holds['now']
-        )
+        self.verdicts[name] = self._make_verdict(holds)
 
     def _stored_names(self, name: str) -> list[str]:
         """Return the names under which verdicts on the same weights are stored."""
@@ -201,8 +193,9 @@ class DurableDecisions:
 
     def drain(self, slot: Slot, text: str, *, at_once: bool) -> str:
         """Drain a slot; return why the drain is not durable. It takes effect in any case."""
-        slot.drain = self._make_drain(text, at_once=at_once)
-        return self._write({(DRAIN, slot.name): {'text': text, 'now': at_once}})
+        row = {'text': text, 'now': at_once}
+        slot.drain = self._make_drain(row)
+        return self._write({(DRAIN, slot.name): row})
 
     def end_drain(self, slot: Slot) -> None:
         """End the drain of a slot. Raises NotDurable."""
@@ -223,8 +216,9 @@ class DurableDecisions:
         """
         name = policy or f'slot:{slot.name}'
         text = f'{PolicyVerdict.ROLLED_BACK.value.replace("_", " ")} {self._now()}: {why}'
-        self.verdicts[name] = self._make_verdict(PolicyVerdict.ROLLED_BACK, text, at_once=at_once)
-        return self._write({(VERDICT, name): self._row(PolicyVerdict.ROLLED_BACK, text, at_once)})
+        row = self._row(PolicyVerdict.ROLLED_BACK, text, at_once)
+        self.verdicts[name] = self._make_verdict(row)
+        return self._write({(VERDICT, name): row})
 
     def promote(self, policy: str) -> None:
         """Store the verdict that a policy is promoted."""
@@ -339,22 +333,17 @@ class DurableDecisions:
                 f'{otherwise}: {error}; free disk space or repair the disk, then retry'
             )
 
-    def _make_drain(self, text: str, *, at_once: bool) -> SlotDrain:
-        return SlotDrain(text, self._leave_by(at_once=at_once))
+    def _make_drain(self, row: Mapping[str, Any]) -> SlotDrain:
+        return SlotDrain(row['text'], self._leave_by(row))
 
-    def _make_verdict(self, verdict: PolicyVerdict, text: str, *, at_once: bool) -> VerdictRecord:
-        return VerdictRecord(verdict, text, self._leave_by(at_once=at_once))
+    def _make_verdict(self, row: Mapping[str, Any]) -> VerdictRecord:
+        return VerdictRecord(PolicyVerdict(row['verdict']), row['text'], self._leave_by(row))
 
-    def _leave_by(self, *, at_once: bool) -> int:
-        return self._context.clock() + (0 if at_once else self.leave_within_ns)
+    def _leave_by(self, row: Mapping[str, Any]) -> int:
+        return self._context.clock() + (0 if row['now'] else self.leave_within_ns)
 
     def _row(self, verdict: PolicyVerdict, text: str, at_once: bool) -> dict[str, Any]:
-        return {
-            'verdict': verdict.value,
-            'text': text,
-            'now': at_once,
-            'when': self._now(),
-        }
+        return {'verdict': verdict.value, 'text': text, 'now': at_once, 'when': self._now()}
 
 
 def live_specs() -> list[ParameterSpec]:

@@ -84,18 +84,26 @@ def connect(address: StateAddress, name: str) -> Connection:
     is the first one that can be written: a standby can not. Raises psycopg.Error.
     """
     wanted = {'target_session_attrs': 'read-write'} | conninfo_to_dict(address.url)
-    return psycopg.connect(
+    connection = psycopg.connect(
         address.url,
         target_session_attrs=str(wanted['target_session_attrs']),
         autocommit=True,
         connect_timeout=CONNECT_TIMEOUT_S,
         application_name=name[:63],
-        options=f'{OPTIONS} -c search_path={address.schema}',
+        options=OPTIONS,
         keepalives_idle=2,
         keepalives_interval=1,
         keepalives_count=3,
         tcp_user_timeout=3000,
     )
+    try:
+        with time_limit(connection):
+            entering = sql.SQL('SET search_path TO {}').format(sql.Identifier(address.schema))
+            connection.execute(entering)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 @contextmanager

@@ -7,12 +7,11 @@ so it is played: rows of random pictures with the motion of the parent. One thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-import contextlib
+from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime
 import os
 from pathlib import Path
-import resource
 import shutil
 import signal
 import threading
@@ -44,6 +43,7 @@ from lerobot_serve.versions.file_hash import folder_sha256
 from lerobot_serve_interfaces.msg import CanaryState
 from support.learner.tiny_dataset import Episode, read_rows, write_dataset, write_rows
 from support.night.clock import NightClock
+from support.processes.full_disk import files_of_at_most
 
 TURN_S = 10.0
 DURATIONS_S: dict[type[Job], float] = {
@@ -70,18 +70,6 @@ class Silent(Reporter):
 
     def __call__(self, report: Report) -> None:
         """Drop it."""
-
-
-@contextlib.contextmanager
-def limited_files(limit_bytes: int | None) -> Iterator[None]:
-    """Let the disk take no longer file, as a full one; None for no limit."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def write_labels(dataset: Path, shift: float) -> None:
@@ -256,7 +244,7 @@ class NightLearner:
     def _publish(self, job: PublishJob) -> Report:
         now: Callable[[], datetime] = self._clock.wall
         try:
-            with limited_files(DISK_FULL_BYTES if self.is_disk_full else None):
+            with files_of_at_most(DISK_FULL_BYTES) if self.is_disk_full else nullcontext():
                 return publish_policy(job, lambda _: None, now)
         except OSError as error:
             return Failed(f'{error.filename}: {error.strerror}; make room')

@@ -8,23 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from lerobot_serve.contract.data_path import chunk as wire_chunk
-from lerobot_serve.contract.data_path import execution_report as wire_executed
-from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
-from lerobot_serve.contract.data_path.header import Header
-from lerobot_serve.contract.data_path.observation import Observation
-from lerobot_serve.contract.schema import Flag, MsgType
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.schema import Flag
+from lerobot_serve.contract.services.session import SessionRefused
 from support.night.clock import NightClock
 from support.night.router_process import NightRouter
 from support.night.world import World
+from support.router.dispatch_rig import ask_of, request_bytes
 
 EPISODE_S, BETWEEN_S, REPORT_S, RETRY_S = 40.0, 5.0, 2.0, 3.0
 REQUESTS, COMMANDS_A_REQUEST, REPORTS = 2, 90, 40
-STATE = np.zeros((1, 2), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +82,23 @@ class NightRobot:
             return False
         self._seq += 1
         self._actions += COMMANDS_A_REQUEST
-        report = wire_executed.encode(ExecutionReport(actions=self._actions))
-        flags = Flag.NONE if self._policies else Flag.EPISODE_START
-        header = Header(self._seq, 0, self._epoch, self._episode, 1, MsgType.OBSERVATION, flags)
-        raw = wire_observation.encode(
-            Observation(header, self.client_id, self.episode_id, STATE, extensions=(report,))
+        raw = request_bytes(
+            self.client_id,
+            self._seq,
+            self.episode_id,
+            epoch=self._epoch,
+            number=self._episode,
+            executed=ExecutionReport(actions=self._actions),
+            flags=Flag.NONE if self._policies else Flag.EPISODE_START,
         )
         router.request(raw)
         return self._receive()
 
     def _receive(self) -> bool:
-        relayed, has_actions = self._router.links.relayed, False
-        while relayed:
-            client_id, raw = relayed.popleft()
-            assert client_id == self.client_id
+        replies, has_actions = self._router.links.replies, False
+        while replies:
+            session, raw = replies.popleft()
+            assert session.request.client_id == self.client_id
             chunk = wire_chunk.decode(raw)
             if chunk.episode_id != self.episode_id or not chunk.policy or chunk.status != 0:
                 continue
@@ -110,7 +107,6 @@ class NightRobot:
             self._on_chunk(self.episode_id, chunk.policy, is_flagged)
             if chunk.policy not in self._policies:
                 self._policies.append(chunk.policy)
-        self._router.links.failed.clear()
         return has_actions
 
     def _open(self) -> bool:
@@ -118,12 +114,8 @@ class NightRobot:
         if self._has_session is core:
             return True
         self._epoch += 1
-        names = ('x', 'y')
-        request = SessionRequest(
-            self.client_id, 1, self._epoch, f'/{self.client_id}/chunk', names, names, (), 10.0
-        )
         try:
-            self._router.open(request)
+            self._router.open(ask_of(self.client_id, self._epoch))
         except SessionRefused:
             return False
         self._has_session = core

@@ -6,82 +6,48 @@ It is killed at any moment and started again from what is on the disk. One threa
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from builtin_interfaces.msg import Time
-
 from lerobot_serve.contract import records
 from lerobot_serve.contract.codec import decode
-from lerobot_serve.contract.data_path.header import Header
-from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.contract.service_bytes import encode
 from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.canary.controller import CHAMPION
-from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
-from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.monitoring.health_monitor import HealthMonitor
 from lerobot_serve.router.monitoring.trace_recorder import make_recorder
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.placement_table import Placement
-from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve_interfaces.msg import CanaryState, RouterState
 from support.night.clock import NightClock
 from support.night.servers import NightServer
+from support.router.contexts import make_context
+from support.router.recording_transport import RecordingTransport
+from support.router.runtime_rig import Replicas
 
 NAME = '/policy_router'
 # the servers of the fleet publish their status each second; here with each poll
 POLL_S, SLOW_POLL_S = 5.0, 20.0
 
 
-class Links(RequestObserver):
-    """
-    The transport of a router and an observer of its placements; what was sent waits in `sent`,
-    what robots get in `relayed` and `failed`.
-    """
+class Links(RecordingTransport):
+    """The transport of a router, and an observer of its placements."""
 
     def __init__(self, on_placed: Callable[[str, str, str], None]) -> None:
-        self.sent: deque[tuple[str, bytes]] = deque()
-        self.relayed: deque[tuple[str, bytes]] = deque()
-        self.failed: deque[tuple[str, str]] = deque()
+        super().__init__(capacity=100)
         self._on_placed = on_placed
-
-    def send(self, server: str, raw: bytes) -> None:
-        self.sent.append((server, raw))
-
-    def reply(self, session: ClientSession, raw: bytes) -> None:
-        self.relayed.append((session.request.client_id, raw))
-
-    def fail(
-        self, request: InFlightRequest, status: Status, text: str, retry_after_s: float = 0.0
-    ) -> None:
-        self.failed.append((request.session.request.client_id, text))
-
-    def refuse_unknown(self, header: Header, client_id: str, episode_id: str) -> None:
-        self.failed.append((client_id, 'no session'))
 
     def on_placed(
         self, request: InFlightRequest, placement: Placement, server: str, policy: str
     ) -> None:
         self._on_placed(placement.key, placement.slot, policy)
-
-
-class Presence:
-    """All servers run all night."""
-
-    def is_available(self, server: str) -> bool:
-        return True
-
-    def link_problem(self, server: str) -> str:
-        return ''
 
 
 class NightRouter:
@@ -113,13 +79,8 @@ class NightRouter:
         clock = self._clock
         self.links = Links(self._on_placed)
         self._drops = DropCounters()
-        self.context = NodeContext(
-            NAME,
-            clock=clock.monotonic_ns,
-            stamp=Time,
-            local_time=clock.local_time,
-            log_warning=self.log.append,
-            log_info=self.log.append,
+        self.context = replace(
+            make_context(clock, self.log, self.log, NAME), local_time=clock.local_time
         )
         recorder = make_recorder(self._given, self.context, clock.wall_s)
         links = RouterLinks(
@@ -131,7 +92,7 @@ class NightRouter:
         )
         source = ParameterSource(self._given, self._given, self._set_own)
         core = RouterCore(source, self._folder, links, self._drops, self.context)
-        self.monitor = HealthMonitor(core, Presence(), self._publish, self.context)
+        self.monitor = HealthMonitor(core, Replicas(), self._publish, self.context)
         self.core = core
         self._report_servers()
         core.pin_policies()

@@ -9,21 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
-
-from lerobot_serve.contract.data_path import chunk as wire_chunk
-from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.locks import VersionLock
 from lerobot_serve.versions.verifying import is_version, lock_checked
+from support.router.dispatch_rig import answer_bytes
 from support.router.replica_rig import FakeReplica
 from support.router.runtime_rig import status
 
 LOAD_S, CHANGE_S = 20.0, 2.0
-ROWS = np.zeros((2, 2), np.float32)
 AFTER = {'deactivate': 'inactive', 'cleanup': 'unconfigured', 'activate': 'active'}
 # values of ServerStatus.state
 STATES = {'unconfigured': 1, 'inactive': 3, 'active': 2}
@@ -82,18 +78,7 @@ class NightServer:
 
     def reply(self, raw: bytes) -> bytes | None:
         """Return the chunk for a request; None where no session is open."""
-        header, client_id, episode_id = read_envelope(raw)
-        session = self.client.sessions.get(client_id)
+        session = self.client.sessions.get(read_envelope(raw).client_id)
         if self.state != 'active' or not session:
             return None
-        return wire_chunk.encode(
-            Chunk(
-                header.for_reply(0),
-                client_id,
-                episode_id,
-                policy=self.policy,
-                slot=self.slot,
-                robot=ROWS,
-                model=ROWS,
-            )
-        )
+        return answer_bytes(raw, policy=self.policy, slot=self.slot)

@@ -21,7 +21,7 @@ from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Header, read_envelope
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.records import ServerStatus
-from lerobot_serve.contract.schema import MsgType, StateClass, Status
+from lerobot_serve.contract.schema import Flag, MsgType, StateClass, Status
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.data_path.dispatch_step import RequestTimer
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
@@ -83,9 +83,16 @@ def episode_in(slot: str, salt: int = 0, split_percent: int = 50) -> str:
 
 
 def request_bytes(
-    name: str, seq: int, episode: str, *, epoch: int = 1, number: int = 0, executed=None
+    name: str,
+    seq: int,
+    episode: str,
+    *,
+    epoch: int = 1,
+    number: int = 0,
+    executed: ExecutionReport | None = None,
+    flags: Flag = Flag.NONE,
 ) -> bytes:
-    header = Header(seq, 0, epoch, number, 1, MsgType.OBSERVATION)
+    header = Header(seq, 0, epoch, number, 1, MsgType.OBSERVATION, flags)
     extensions = (wire_executed.encode(executed),) if executed else ()
     return wire_observation.encode(
         Observation(header, name, episode, STATE, extensions=extensions)
@@ -93,15 +100,20 @@ def request_bytes(
 
 
 def answer_bytes(
-    request: bytes, status: int = Status.OK, policy: str = '', slot: str = 'a', flags: int = 0
+    request: bytes,
+    status: int = Status.OK,
+    policy: str = '',
+    slot: str = 'a',
+    flags: int = 0,
+    *,
+    name: str = '',
+    seed: int = 0,
 ) -> bytes:
-    header, name, episode = read_envelope(request)
+    """Return what a server answers to a request."""
+    header, client_id, episode = read_envelope(request)
     rows = {'robot': ROWS, 'model': ROWS} if status == Status.OK else {}
-    return wire_chunk.encode(
-        Chunk(
-            header.for_reply(flags), name, episode, status=status, policy=policy, slot=slot, **rows
-        )
-    )
+    known = {'status': status, 'policy': policy, 'slot': slot, 'seed': seed, **rows}
+    return wire_chunk.encode(Chunk(header.for_reply(flags), name or client_id, episode, **known))
 
 
 class LockedOutside(RecordingTransport):

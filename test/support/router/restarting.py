@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 import shutil
 
+from lerobot_serve_interfaces.srv import ControlSlot
 from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
+
+PLAN = ('5', '100')
 
 
 class Routers:
@@ -32,11 +34,13 @@ class Routers:
         self.folder, self.rig = killed, None
 
     def set_live(self, **values: object) -> None:
-        """`ros2 param set`."""
-        core = self.rig.core
-        new = replace(core.parameters, **values)
-        core.check_change(core.parameters, new)
-        core.change_parameters(new)
+        self.rig.set_live(**values)
+
+    def roll_back(self) -> None:
+        """A plan is given live, and its policy is rolled back by hand."""
+        self.set_live(canary_plan=PLAN)
+        self.poll()
+        self.rig.command(ControlSlot.Request.CANARY_ROLLBACK, reason='arm hit the table')
 
     def poll(self) -> None:
         """The canary decides."""

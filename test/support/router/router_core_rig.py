@@ -6,14 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from support.router.contexts import make_context
-from support.router.dispatch_rig import status_of
+from support.router.dispatch_rig import ask_of, status_of
 from support.router.recording_transport import RecordingTransport
 from support.router.replica_rig import FakeReplica
 
@@ -67,6 +67,16 @@ class RoutingRig:
             self.splits.append(values.pop('split_percent'))
         self.core.change_parameters(replace(self.core.parameters, **values))
 
+    def set_live(self, **values: object) -> None:
+        """`ros2 param set`."""
+        core = self.core
+        new = replace(core.parameters, **values)
+        core.check_change(core.parameters, new)
+        core.change_parameters(new)
+
+    def command(self, command: int, slot: str = '', reason: str = 'test', **values: object) -> str:
+        return run_slot_command(self.core, command, slot, reason, **values)
+
     def make_transport(self) -> RecordingTransport:
         """Return what carries requests and replies."""
         return self.outside
@@ -93,9 +103,8 @@ class RoutingRig:
 
     def robot(self, name: str = 'robot', epoch: int = 1) -> ClientSession:
         """Take in a robot that has its sessions everywhere."""
-        ask = SessionRequest(name, 1, epoch, f'/{name}/chunk', ('x', 'y'), ('x', 'y'), (), 10.0)
         places = {slot.name: tuple(slot.replicas) for slot in self.slots.values()}
-        robot = ClientSession(ask, places, self.now_ns)
+        robot = ClientSession(ask_of(name, epoch), places, self.now_ns)
         self.core.table.sessions.add(robot)
         return robot
 

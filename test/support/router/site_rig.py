@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 
-from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.trace.format.records import RecordIds
 from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
 
@@ -31,16 +30,6 @@ class SiteRouter(RoutingRig):
         self.core.shared.poll(self.now_ns)
         self.core.update_canary()
         self.core.writer.flush()
-
-    def set_live(self, **values: object) -> None:
-        """`ros2 param set`."""
-        core = self.core
-        new = replace(core.parameters, **values)
-        core.check_change(core.parameters, new)
-        core.change_parameters(new)
-
-    def command(self, command: int, slot: str = '', reason: str = 'test', **values: object) -> str:
-        return run_slot_command(self.core, command, slot, reason, **values)
 
     def place(self, episode_id: str) -> str:
         """Place an episode by a goal; return its slot."""

@@ -7,15 +7,33 @@ from pathlib import Path
 import shutil
 from typing import Any
 
-from lerobot_serve.router.storage.records import Batch, DecisionKey, DRAIN, StoreContent, VERDICT
+from lerobot_serve.router.placement.split import bucket
+from lerobot_serve.router.storage.address import StateAddress
+from lerobot_serve.router.storage.postgres_store import PostgresStore
+from lerobot_serve.router.storage.records import (
+    Batch,
+    DecisionKey,
+    DRAIN,
+    StoreContent,
+    stored_placement,
+    StoredPlacement,
+    VERDICT,
+)
 from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
 
 POLICIES = ('one@1', 'two@2')
 SLOTS = ('a', 'b', 'prod')
 
 
+def placed(name: str, slot: str = 'b', reason: str = '') -> dict[str, StoredPlacement]:
+    return {name: stored_placement(bucket(name), slot, 50, False, reason)}
+
+
 def rolled_back(text: str = 'arm hit the table', *, now: bool = False) -> dict[str, Any]:
     return {'verdict': 'rolled_back', 'text': text, 'now': now, 'when': 'today'}
+
+
+BARRED = {(VERDICT, 'two@2'): rolled_back()}
 
 
 def drained(text: str = 'maintenance', *, now: bool = False) -> dict[str, Any]:
@@ -34,6 +52,11 @@ def opened(folder: Path, capacity: int = 100) -> SqliteStore:
     store = SqliteStore(folder, capacity, 'now')
     store.close()
     return store
+
+
+def site_store(url: str, capacity: int = 10) -> PostgresStore:
+    """Open the state of a site."""
+    return PostgresStore(StateAddress(url, 'default'), 'run', '/router', capacity, 'now')
 
 
 def copied(folder: Path, to: Path) -> Path:

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 from pathlib import Path
-import resource
 from typing import Any
 
 from lerobot_serve.tools.traces.reader import read_records
@@ -95,14 +94,3 @@ def fill(writer: TraceWriter) -> None:
     full = os.open('/dev/full', os.O_WRONLY | os.O_APPEND)
     os.dup2(full, writer._output._file)
     os.close(full)
-
-
-@contextlib.contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """Let a disk be full: a line is written in part, then nothing."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -9,7 +9,8 @@ import shutil
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
-from support.tools.trace_rig import files_of_at_most, fill, full_disk, Trace
+from support.processes.full_disk import files_of_at_most
+from support.tools.trace_rig import fill, full_disk, Trace
 
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.writing import writer as module

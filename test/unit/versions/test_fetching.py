@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import resource
 import shutil
 
 import pytest
+from support.processes.full_disk import files_of_at_most
 from support.versions.lying_server import LyingServer, reply
 from support.versions.version_rig import (
     check_whole,
@@ -277,12 +277,8 @@ def test_what_the_caller_refuses_does_not_stay(origin, store, wanted):
 
 
 def test_a_full_disk_leaves_no_version_and_the_fetch_goes_on_later(origin, store, wanted):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
+    with files_of_at_most(10_000):
         text = refused(store, FolderSource(origin.layout.folder), StoreError)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert 'Make room' in text
     assert fetch(store, FolderSource(origin.layout.folder)).is_new
     assert check_whole(store) == [wanted.id]

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import threading
 
 import pytest
+from support.processes.full_disk import files_of_at_most
 from support.versions.version_rig import (
     check_whole,
     CREATED,
@@ -174,13 +174,11 @@ def test_a_version_is_not_published_again(store, policy):
 
 
 def test_a_full_disk_leaves_nothing(store, policy):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
-        with pytest.raises(StoreError, match='File too large; the store has no incomplete'):
-            published(store, policy)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with (
+        files_of_at_most(10_000),
+        pytest.raises(StoreError, match='File too large; the store has no incomplete'),
+    ):
+        published(store, policy)
     assert nothing_is_left(store)
     assert published(store, policy)
 

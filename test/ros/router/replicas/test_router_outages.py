@@ -171,12 +171,3 @@ def test_placements_survive_the_router(router_rig, tmp_path):
     client.open()
     assert [answered(client, name)[0].slot for name in names] == before
     assert {answered(client, f'new-{n}')[0].slot for n in range(4)} == {'a'}
-
-
-def test_a_second_router_of_that_name_is_refused_in_one_line(router_rig):
-    router_rig.slots()
-    second = router_rig.fleet.start('second', 'policy_router')
-    assert second.wait(30) == 1
-    log = router_rig.log('second')
-    assert 'state_folder' in log
-    assert 'Traceback' not in log

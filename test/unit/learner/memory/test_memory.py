@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import sys
 import pytest
 from support.learner.learner_rig import episode
 from support.paths import module_environment
+from support.processes.full_disk import files_of_at_most
 
 from lerobot_serve.learner.episodes.selection import Place
 from lerobot_serve.learner.memory.database import (
@@ -166,16 +166,11 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
 
 def test_a_full_disk_changes_nothing_and_can_be_written_later(tmp_path):
     memory = Memory(tmp_path)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = (tmp_path / 'learner.sqlite').stat().st_size
     number = 0
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        with pytest.raises(MemoryNotWritten, match='make room'):
-            for number in range(1000):
-                memory.learn(episode(number, tmp_path / 'bags'))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with files_of_at_most(size), pytest.raises(MemoryNotWritten, match='make room'):
+        for number in range(1000):
+            memory.learn(episode(number, tmp_path / 'bags'))
     assert len(memory.episodes()) == number
     assert memory.learn(episode(number, tmp_path / 'bags')) is Learned.NEW
     memory.close()

@@ -10,9 +10,8 @@ import pytest
 from support.gateway.certificates import certificate_files
 from support.postgres.server import postgres_server
 from support.router.site_rig import Site
+from support.router.store_rig import site_store
 
-from lerobot_serve.router.storage.address import StateAddress
-from lerobot_serve.router.storage.postgres_store import PostgresStore
 from lerobot_serve.router.storage.store import StoreRefused
 
 PASSWORD = 'correct horse'
@@ -57,10 +56,6 @@ def password(tmp_path, monkeypatch):
     return file
 
 
-def opened(url: str) -> PostgresStore:
-    return PostgresStore(StateAddress(url, 'default'), 'run', '/router', 10, 'now')
-
-
 @pytest.mark.slow
 def test_two_routers_share_an_encrypted_state(tmp_path, server, url):
     site = Site(tmp_path, f'{url}?sslmode=verify-full&sslrootcert={server.authority}')
@@ -89,7 +84,7 @@ def test_a_connection_that_is_not_safe_is_refused(tmp_path, server, url, options
     other, _, _ = certificate_files(tmp_path)
     options = options.format(other=other, authority=server.authority)
     with pytest.raises(StoreRefused, match=why) as refused:
-        opened(f'{url}?{options}')
+        site_store(f'{url}?{options}')
     assert PASSWORD not in str(refused.value)
 
 
@@ -106,5 +101,5 @@ def test_a_wrong_password_is_refused_and_not_repeated(password, server, url, tex
     password.write_text(text)
     password.chmod(mode)
     with pytest.raises(StoreRefused, match=why) as refused:
-        opened(f'{url}?sslmode=verify-full&sslrootcert={server.authority}')
+        site_store(f'{url}?sslmode=verify-full&sslrootcert={server.authority}')
     assert not any(each in str(refused.value) for each in ('horse', 'staple'))

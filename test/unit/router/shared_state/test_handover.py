@@ -15,7 +15,6 @@ from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 from support.router.site_rig import SiteRouter
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.shared_state.handover import Import, what_to_import
 from lerobot_serve.router.shared_state.opening import LAST_STATE
@@ -85,9 +84,9 @@ class Places:
         """Bar the candidate, drain slot a, set the split and a plan."""
         self.begin_rollout()
         core = self.rig.core
-        run_slot_command(core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+        self.rig.command(R.CANARY_ROLLBACK, '', 'arm hit the table')
         core.change_parameters(replace(core.parameters, split_percent=80))
-        run_slot_command(core, R.DRAIN, 'a', 'repair')
+        self.rig.command(R.DRAIN, 'a', 'repair')
 
     def assert_decided(self) -> None:
         core = self.rig.core
@@ -149,7 +148,7 @@ def test_from_a_file_into_an_empty_state_everything_comes_along_once(places):
     (line,) = places.said('from now on')
     assert 'arm hit the table' in line and 'split_percent is 80' in line
     # what is lifted there does not come back
-    run_slot_command(places.rig.core, R.LIFT_VERDICT, 'b', 'it was the gripper')
+    places.rig.command(R.LIFT_VERDICT, 'b', 'it was the gripper')
     places.start('north')
     assert not places.said('from now on')
     assert not places.is_barred()
@@ -210,7 +209,7 @@ def test_a_bar_of_the_new_state_holds_whatever_comes_along(places):
     places.start('north', folder='other')
     core = places.rig.core
     core.decisions.bar(core.slots['b'], 'act@b', 'arm hit the table', at_once=True)
-    run_slot_command(core, R.DRAIN, 'a', 'repair')
+    places.rig.command(R.DRAIN, 'a', 'repair')
     places.start()
     places.rig.core.decisions.promote('act@b')
     places.split(30)

@@ -131,18 +131,6 @@ class TestIntent:
         assert later.core.canary.canary.state in ON_TRIAL
         assert {r.core.parameters.split_percent for r in site.routers} == {50}
 
-    def test_a_drain_that_cannot_be_read_drains(self, site, pair, url):
-        pair[0].command(R.DRAIN, 'b', 'repair')
-        site.step()
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(
-                "UPDATE lerobot_serve_default.decisions SET value = '[]' WHERE kind = 'drain'"
-            )
-        later = site.start()
-        site.step(2)
-        assert later.slots['b'].drain
-        assert later.slots['a'].drain is None
-
     def test_a_restore_reaches_a_drain_that_this_router_does_not_know_yet(self, site, pair):
         pair[0].command(R.DRAIN, 'b', 'repair')
         pair[1].command(R.RESTORE, 'b')
@@ -165,7 +153,7 @@ class TestPlacements:
     def test_of_two_placements_the_first_holds(self, site, pair):
         first, second = pair
         name = episode_in('a', 50)
-        second.slots['a'].drain = first.core.decisions._make_drain('away', at_once=False)
+        second.slots['a'].drain = first.core.decisions._make_drain({'text': 'away', 'now': False})
         assert (first.place(name), second.place(name)) == ('a', 'b')
         first.core.writer.flush()
         second.core.writer.flush()

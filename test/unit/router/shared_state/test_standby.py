@@ -6,11 +6,10 @@ from __future__ import annotations
 import pytest
 from support.postgres.server import postgres_server, standby_server
 from support.router.site_rig import Site
+from support.router.store_rig import site_store
 from support.waiting import wait_until
 
 from lerobot_serve.router.storage import follower as following
-from lerobot_serve.router.storage.address import StateAddress
-from lerobot_serve.router.storage.postgres_store import PostgresStore
 from lerobot_serve.router.storage.store import StoreRefused
 from lerobot_serve_interfaces.srv import ControlSlot
 
@@ -78,7 +77,7 @@ def test_a_standby_is_not_taken_for_the_database(primary, standby):
     of_standby = standby.url(database)
     wait_until(lambda: standby.has_database(database), 'it is copied', LIMIT_S)
     with pytest.raises(StoreRefused, match=r'cannot be read: .*read-only'):
-        PostgresStore(StateAddress(of_standby, 'default'), 'run', '/router', 10, 'now')
+        site_store(of_standby)
     # whichever is named first
     both = of_standby.replace('/fleet', f',127.0.0.1:{primary.port}/fleet')
-    PostgresStore(StateAddress(both, 'default'), 'run', '/router', 10, 'now').close()
+    site_store(both).close()

@@ -10,13 +10,12 @@ import psycopg
 import pytest
 from support.postgres.server import postgres_server
 from support.router.site_rig import Site
+from support.router.store_rig import site_store
 from support.waiting import wait_until
 
 from lerobot_serve.router.storage import follower as following
 from lerobot_serve.router.storage import postgres as tables
 from lerobot_serve.router.storage import postgres_store
-from lerobot_serve.router.storage.address import StateAddress
-from lerobot_serve.router.storage.postgres_store import PostgresStore
 from lerobot_serve.router.storage.records import Batch
 from lerobot_serve.router.storage.store import StoreAway, StoreRefused, StoreUnwritable
 from lerobot_serve_interfaces.srv import ControlSlot
@@ -207,39 +206,19 @@ def test_a_router_that_shows_nothing_leaves_the_lead(site, monkeypatch):
 
 
 class TestOpening:
-    def address(self, url: str, site: str = 'default') -> StateAddress:
-        return StateAddress(url, site)
-
-    def store(self, url: str) -> PostgresStore:
-        return PostgresStore(self.address(url), 'run', '/router', 10, 'now')
-
     @pytest.mark.slow
     def test_a_server_that_is_not_there_is_refused_with_a_remedy(self, url, server):
         wrong = url.replace(f':{server.port}/', ':1/')
         with pytest.raises(StoreAway, match=r'cannot be read: .*start or repair the server'):
-            self.store(wrong)
+            site_store(wrong)
 
     def test_a_database_that_is_not_there_is_refused(self, url):
         with pytest.raises(StoreRefused, match='does not exist') as refused:
-            self.store(f'{url}x')
+            site_store(f'{url}x')
         assert not isinstance(refused.value, StoreAway)
 
-    def test_a_schema_of_others_is_refused_and_left_alone(self, url):
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute('CREATE SCHEMA lerobot_serve_default')
-            connection.execute('CREATE TABLE lerobot_serve_default.orders (id integer)')
-        with pytest.raises(StoreRefused, match='is no store of a router; drop it, or set another'):
-            self.store(url)
-
-    def test_a_schema_of_a_newer_version_is_refused(self, url):
-        self.store(url).close()
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute('UPDATE lerobot_serve_default.store SET version = 99')
-        with pytest.raises(StoreRefused, match='has schema 99 of a newer lerobot_serve'):
-            self.store(url)
-
     def test_a_schema_that_another_version_migrates_meanwhile_is_not_written(self, url):
-        store = self.store(url)
+        store = site_store(url)
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute('UPDATE lerobot_serve_default.store SET version = 99')
         with pytest.raises(StoreUnwritable, match='restart this one with that version'):
@@ -259,18 +238,18 @@ class TestOpening:
         opened.join(LIMIT_S)
         assert not opened.is_alive()
         monkeypatch.setattr(tables, 'MIGRATIONS', whole)
-        self.store(url).close()
+        site_store(url).close()
 
     def refused(self, url: str) -> None:
         with pytest.raises(StoreRefused):
-            self.store(url)
+            site_store(url)
 
     def test_two_routers_that_start_at_once_make_one_schema(self, url):
         stores, gate = [], threading.Barrier(4)
 
         def start() -> None:
             gate.wait()
-            stores.append(self.store(url))
+            stores.append(site_store(url))
 
         threads = [threading.Thread(target=start) for _ in range(4)]
         for thread in threads:

@@ -12,7 +12,6 @@ from support.router.episodes import accept, FAILURE, request, SUCCESS
 from support.router.restarting import Routers
 from support.router.router_core_rig import RoutingRig
 
-from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.canary.controller import ARM_OF_SLOT
 from lerobot_serve.router.canary.facts import ArmCounts
 from lerobot_serve.router.placement.split import bucket
@@ -71,7 +70,7 @@ def test_the_same_again_is_a_repetition_and_another_one_is_refused(routers):
     name, moved = NAMES['b'][0], NAMES['b'][1]
     for each in (name, moved):
         request(routers.rig, each)
-    run_slot_command(routers.rig.core, ControlSlot.Request.DRAIN, 'b', 'repair', at_once=True)
+    routers.rig.command(ControlSlot.Request.DRAIN, 'b', 'repair', at_once=True)
     assert request(routers.rig, moved) == 'a'
     assert accept(routers.rig, name, FAILURE) == ''
     restarted(routers)
@@ -144,7 +143,7 @@ def test_what_a_snapshot_has_counted_is_not_counted_again(routers):
         assert accept(routers.rig, name, FAILURE) == ''
     routers.poll()
     # a decision stores the counts
-    run_slot_command(routers.rig.core, ControlSlot.Request.CANARY_PAUSE, '', 'lunch')
+    routers.rig.command(ControlSlot.Request.CANARY_PAUSE, '', 'lunch')
     stored = routers.rig.core.decisions.canary_snapshot
     assert counted_until(stored) == 10
     for _ in range(2):

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from support.router.restarting import Routers
+from support.router.restarting import PLAN, Routers
 from support.router.router_core_rig import RoutingRig
 
-from lerobot_serve.router.api.slot_commands import run_slot_command, SlotCommandRejected
+from lerobot_serve.router.api.slot_commands import SlotCommandRejected
 from lerobot_serve.router.placement.eligibility import PolicyVerdict
 from lerobot_serve.router.placement.episode_placement import NoSlotAvailable
 from lerobot_serve.router.replicas.slot import NO_VERDICT
@@ -20,7 +20,6 @@ from lerobot_serve.trace.format.records import RecordIds
 from lerobot_serve_interfaces.srv import ControlSlot
 
 R = ControlSlot.Request
-PLAN = ('5', '100')
 NUMBERS = count()
 
 
@@ -89,9 +88,7 @@ def test_a_value_that_is_no_longer_allowed_is_dropped_with_the_reason(routers):
 def test_a_canary_that_was_begun_live_keeps_its_verdict(routers):
     """R2: the plan was given with `ros2 param set`, and the policy was rolled back."""
     rig = routers.start()
-    routers.set_live(canary_plan=PLAN)
-    routers.poll()
-    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    routers.roll_back()
     rig = routers.start()
     assert rig.core.parameters.canary_plan == PLAN
     routers.poll()
@@ -103,15 +100,13 @@ def test_a_canary_that_was_begun_live_keeps_its_verdict(routers):
     routers.poll()
     assert rig.core.parameters.canary_plan == ()
     assert slot_of(rig) == {'a'}
-    run_slot_command(rig.core, R.LIFT_VERDICT, 'b', 'it was the gripper')
+    rig.command(R.LIFT_VERDICT, 'b', 'it was the gripper')
     assert slot_of(routers.start()) == {'a', 'b'}
 
 
 def test_a_rolled_back_policy_drives_in_no_slot_and_another_one_does(routers):
     rig = routers.start()
-    routers.set_live(canary_plan=PLAN)
-    routers.poll()
-    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    routers.roll_back()
     rig = routers.start(failover_slots='both')
     rig.away('/a1', '/a2')
     assert slot_of(rig) == {'none'}
@@ -126,37 +121,33 @@ def test_a_rolled_back_policy_drives_in_no_slot_and_another_one_does(routers):
 
 def test_a_slot_whose_policy_is_not_known_yet_lifts_no_verdict_on_a_policy(routers):
     rig = routers.start()
-    routers.set_live(canary_plan=PLAN)
-    routers.poll()
-    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    routers.roll_back()
     routers.set_live(canary_plan=())
     rig = routers.start(heard=False)
     with pytest.raises(SlotCommandRejected, match='start its policy servers, then retry'):
-        run_slot_command(rig.core, R.LIFT_VERDICT, 'b', 'which one?')
+        rig.command(R.LIFT_VERDICT, 'b', 'which one?')
     # another plan is rolled back, and nobody knows of which policy
     routers.set_live(canary_plan=PLAN)
-    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'not today')
+    rig.command(R.CANARY_ROLLBACK, '', 'not today')
     rig = routers.start(heard=False)
-    text = run_slot_command(rig.core, R.LIFT_VERDICT, 'b', 'it was the gripper')
+    text = rig.command(R.LIFT_VERDICT, 'b', 'it was the gripper')
     assert text.startswith('the verdict on slot:b is lifted; slot b is still not eligible: /b1')
     for server in rig.replicas:
         rig.hear(server)
     routers.poll()
     assert slot_of(rig) == {'a'}
     assert rig.slots['b'].text.endswith('arm hit the table')
-    run_slot_command(rig.core, R.LIFT_VERDICT, 'b', 'it was the gripper')
+    rig.command(R.LIFT_VERDICT, 'b', 'it was the gripper')
     assert slot_of(rig) == {'a', 'b'}
 
 
 def test_to_resume_a_rollout_lifts_no_verdict_on_what_the_slot_serves_meanwhile(routers):
     rig = routers.start()
     rig.core.decisions.bar(rig.slots['b'], 'other@c', 'it fell', at_once=True)
-    routers.set_live(canary_plan=PLAN)
-    routers.poll()
-    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    routers.roll_back()
     # the rollout has not seen it yet
     rig.hear('/b1', policy='other@c')
-    run_slot_command(rig.core, R.CANARY_RESUME, '', 'it was the gripper')
+    rig.command(R.CANARY_RESUME, '', 'it was the gripper')
     routers.poll()
     assert slot_of(rig) == {'a'}
     assert rig.slots['b'].text.endswith('it fell')
@@ -166,11 +157,11 @@ def test_to_resume_a_rollout_lifts_no_verdict_on_what_the_slot_serves_meanwhile(
 
 def test_a_drain_by_hand_holds(routers):
     rig = routers.start()
-    run_slot_command(rig.core, R.DRAIN, 'b', 'maintenance')
+    rig.command(R.DRAIN, 'b', 'maintenance')
     rig = routers.start()
     assert slot_of(rig) == {'a'}
     assert rig.told == ['slot b is drained: maintenance; RESTORE ends that']
-    run_slot_command(rig.core, R.RESTORE, 'b', '')
+    rig.command(R.RESTORE, 'b', '')
     assert slot_of(routers.start()) == {'a', 'b'}
 
 
@@ -179,7 +170,7 @@ def test_after_a_promotion_the_new_champion_stays(routers):
     rig = routers.start(split_percent=100)
     routers.set_live(canary_plan=PLAN)
     routers.poll()
-    run_slot_command(rig.core, R.CANARY_PROMOTE, '', 'seen enough')
+    rig.command(R.CANARY_PROMOTE, '', 'seen enough')
     assert rig.splits[-1] == 0
     # as the node does it, within the canary's decision
     with rig.core.decisions.canary_transaction():
@@ -196,7 +187,7 @@ def test_a_split_of_the_operator_after_a_promotion_is_not_undone(routers):
     rig = routers.start(split_percent=50)
     routers.set_live(canary_plan=PLAN)
     routers.poll()
-    run_slot_command(rig.core, R.CANARY_PROMOTE, '', 'seen enough')
+    rig.command(R.CANARY_PROMOTE, '', 'seen enough')
     routers.set_live(split_percent=100)
     rig = routers.start(split_percent=50)
     routers.poll()
@@ -206,9 +197,7 @@ def test_a_split_of_the_operator_after_a_promotion_is_not_undone(routers):
 
 def test_damage_bars_the_candidate_until_a_person_lifts_it(routers):
     rig = routers.start()
-    routers.set_live(canary_plan=PLAN)
-    routers.poll()
-    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    routers.roll_back()
     rig.core.writer.flush()
     file = routers.folder / FILE
     rig.close()
@@ -219,7 +208,7 @@ def test_damage_bars_the_candidate_until_a_person_lifts_it(routers):
     assert any(text.startswith('state store damaged: ') for text in rig.told)
     rig.hear('/b1', policy='better@3')
     assert slot_of(rig) == {'a'}, 'whatever its policy'
-    run_slot_command(rig.core, R.LIFT_VERDICT, 'b', 'looked at it')
+    rig.command(R.LIFT_VERDICT, 'b', 'looked at it')
     routers.poll()
     assert slot_of(rig) == {'a', 'b'}
     rig = routers.start()
@@ -238,19 +227,19 @@ def test_with_a_full_disk_a_rollback_acts_and_nothing_is_allowed_more(routers, m
         store, 'write', lambda batch: (_ for _ in ()).throw(StoreUnwritable('full'))
     )
     monkeypatch.setattr(store, 'failure', 'full')
-    text = run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    text = rig.command(R.CANARY_ROLLBACK, '', 'arm hit the table')
     assert 'NOT DURABLE' in text
     assert slot_of(rig) == {'a'}
     assert any(told.startswith('not durable') for told in rig.told)
-    text = run_slot_command(rig.core, R.DRAIN, 'b', 'too')
+    text = rig.command(R.DRAIN, 'b', 'too')
     assert 'NOT DURABLE' in text
     for command in (R.RESTORE, R.LIFT_VERDICT):
         with pytest.raises(
             SlotCommandRejected, match=r'stays.*free disk space or repair the disk'
         ):
-            run_slot_command(rig.core, command, 'b', '')
+            rig.command(command, 'b', '')
     with pytest.raises(SlotCommandRejected, match='the verdict on slot b stays'):
-        run_slot_command(rig.core, R.CANARY_RESUME, '', '')
+        rig.command(R.CANARY_RESUME, '', '')
     assert slot_of(rig) == {'a'}
     # there is room again: what was decided becomes durable by itself
     monkeypatch.undo()
@@ -266,9 +255,7 @@ def test_with_a_full_disk_a_rollback_acts_and_nothing_is_allowed_more(routers, m
 
 def test_a_verdict_holds_for_the_same_weights_under_another_name(routers):
     rig = routers.start()
-    routers.set_live(canary_plan=PLAN)
-    routers.poll()
-    run_slot_command(rig.core, R.CANARY_ROLLBACK, '', 'arm hit the table')
+    routers.roll_back()
     assert ('verdict', 'act@b') in rig.core.writer.decisions, 'as older routers read it'
     rig.hear('/b1', policy='renamed@b')
     routers.poll()
@@ -279,7 +266,7 @@ def test_a_verdict_holds_for_the_same_weights_under_another_name(routers):
     assert slot_of(rig) == {'a'}
     assert rig.slots['b'].verdict_record.text.endswith('arm hit the table')
     assert any(text.startswith('act@b is barred') for text in rig.told)
-    text = run_slot_command(rig.core, R.LIFT_VERDICT, 'b', 'it was the gripper')
+    text = rig.command(R.LIFT_VERDICT, 'b', 'it was the gripper')
     assert 'act@b' in text
     assert not [key for key in rig.core.writer.decisions if key[0] == 'verdict']
     assert slot_of(rig) == {'a', 'b'}

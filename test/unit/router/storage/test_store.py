@@ -5,51 +5,22 @@ from __future__ import annotations
 
 from pathlib import Path
 import shutil
-import sqlite3
 
 import pytest
-from support.router.store_rig import bars, copied, drained, drains, opened, rolled_back, written
+from support.router.store_rig import BARRED, bars, copied, drained, drains, opened, placed, written
 
 from lerobot_serve import atomic_file
 from lerobot_serve.errors import UserError
-from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.storage import sqlite_rows as schema
 from lerobot_serve.router.storage.records import (
     Batch,
     default_decisions,
     DRAIN,
-    stored_placement,
-    VERDICT,
 )
 from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
 from lerobot_serve.router.storage.store import StoreRefused, StoreUnwritable
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.state_folder import FolderLock
-
-BARRED = {(VERDICT, 'two@2'): rolled_back()}
-
-
-def placed(name: str, slot: str = 'b', reason: str = '') -> dict:
-    return {name: stored_placement(bucket(name), slot, 50, False, reason)}
-
-
-def test_a_new_store_holds_nothing_against_any_slot(tmp_path):
-    store = opened(tmp_path / 'new')
-    assert (store.failure, store.damage.text) == ('', '')
-    assert store.content.decisions == default_decisions()
-    assert (bars(store.content), drains(store.content)) == (set(), set())
-
-
-def test_all_of_it_is_there_again(tmp_path):
-    learned = {'two@2': {'samples': 3}}
-    places = placed('ep_1') | placed('ep_2', 'a', 'slot b takes no episodes: ü\ud800')
-    decisions = {**BARRED, (DRAIN, 'a'): drained(), ('canary', ''): {'state': 'rolled_back'}}
-    written(tmp_path, decisions, shadow=learned, placements=places)
-    content = opened(tmp_path).content
-    assert content.decisions == default_decisions() | decisions
-    assert content.shadow == learned
-    assert list(content.placements) == ['ep_1', 'ep_2']
-    assert content.placements['ep_2'].reason == 'slot b takes no episodes: ü?'
 
 
 def test_of_the_placements_the_newest_are_known_and_what_is_forgotten_is_gone(tmp_path):
@@ -69,27 +40,6 @@ def test_two_routers_never_have_one_store(tmp_path):
     first.write(Batch(dict(BARRED)))
     first.close()
     assert ('b', 'two@2') in bars(opened(tmp_path).content)
-
-
-def test_a_store_of_a_newer_version_is_left_as_it_is(tmp_path):
-    written(tmp_path, BARRED)
-    with sqlite3.connect(tmp_path / FILE) as connection:
-        connection.execute(f'PRAGMA user_version = {schema.VERSION + 1}')
-    connection.close()
-    before = (tmp_path / FILE).read_bytes()
-    with pytest.raises(StoreRefused, match='has schema 3 of a newer lerobot_serve'):
-        SqliteStore(tmp_path, 100, 'now')
-    assert (tmp_path / FILE).read_bytes() == before
-
-
-def test_a_file_of_another_program_is_left_as_it_is(tmp_path):
-    with sqlite3.connect(tmp_path / FILE) as connection:
-        connection.execute('CREATE TABLE songs (name)')
-    connection.close()
-    before = (tmp_path / FILE).read_bytes()
-    with pytest.raises(StoreRefused, match='no store of a router'):
-        SqliteStore(tmp_path, 100, 'now')
-    assert (tmp_path / FILE).read_bytes() == before
 
 
 def test_an_older_store_is_brought_up_to_date_a_step_at_a_time(tmp_path, monkeypatch):
