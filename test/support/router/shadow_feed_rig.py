@@ -9,13 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 import threading
 
-import numpy as np
-
-from lerobot_serve.contract.data_path import chunk as wire_chunk
-from lerobot_serve.contract.data_path.chunk import Chunk, read_reply_summary
+from lerobot_serve.contract.data_path.chunk import read_reply_summary
 from lerobot_serve.contract.data_path.execution_report import ExecutedRun, ExecutionReport
 from lerobot_serve.contract.data_path.header import read_envelope
-from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.parameters import RouterParameters
@@ -24,13 +20,11 @@ from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowCompa
 from lerobot_serve.router.shadow.feed import ShadowFeed
 from lerobot_serve.router.shadow.qualification import Qualification
 from support.router.contexts import make_context
-from support.router.dispatch_rig import ask_of, request_bytes
+from support.router.dispatch_rig import answer_bytes, ask_of, request_bytes, ROWS, SECOND
 
-MS, SECOND = 1_000_000, 1_000_000_000
 LIVE, SHADOW = 'act@11', 'act@22'
 ALL = RouterParameters(shadow_sample_percent=100.0, shadow_spread_percent=100.0)
 LIMIT_S = 10.0
-ROWS = np.zeros((2, 2), np.float32)
 
 
 class FakeClient:
@@ -130,7 +124,7 @@ class FeedRig:
 
     def serve(self, robot: ClientSession, request: bytes, seed: int = 0) -> None:
         """A robot was answered."""
-        raw = chunk_bytes(request, LIVE, seed=seed)
+        raw = answer_bytes(request, policy=LIVE, seed=seed)
         flight = InFlightRequest(robot, read_envelope(request).header, 'e-1', request, self.now_ns)
         self.feed.on_replied(flight, '/a1', raw, read_reply_summary(raw))
 
@@ -141,32 +135,13 @@ class FeedRig:
             request = self.request(robot, seq, executed)
             self.serve(robot, request, seed and seed + seq)
             if shadow:
-                self.feed.on_shadow_chunk(chunk_bytes(request, SHADOW))
+                self.feed.on_shadow_chunk(answer_bytes(request, policy=SHADOW))
             run = ExecutedRun(seq, robot.request.session_epoch, 0, ROWS)
             executed = ExecutionReport(runs=(run,))
         self.settle()
 
     def drops(self) -> dict[str, int]:
         return self.feed.drops()
-
-
-def chunk_bytes(
-    request: bytes, policy: str, *, status: int = Status.OK, seed: int = 0, name: str = ''
-) -> bytes:
-    """Return what a server answers to a request."""
-    header, client_id, episode = read_envelope(request)
-    rows = {'robot': ROWS, 'model': ROWS} if status == Status.OK else {}
-    return wire_chunk.encode(
-        Chunk(
-            header.for_reply(0),
-            name or client_id,
-            episode,
-            status=status,
-            policy=policy,
-            seed=seed,
-            **rows,
-        )
-    )
 
 
 @contextmanager

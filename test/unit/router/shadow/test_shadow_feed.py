@@ -8,16 +8,8 @@ import sys
 import threading
 
 import pytest
-from support.router.shadow_feed_rig import (
-    ALL,
-    chunk_bytes,
-    feed_rig,
-    LIMIT_S,
-    LIVE,
-    MS,
-    SECOND,
-    SHADOW,
-)
+from support.router.dispatch_rig import answer_bytes, MS, SECOND
+from support.router.shadow_feed_rig import ALL, feed_rig, LIMIT_S, LIVE, SHADOW
 
 from lerobot_serve.cage import limits_encoding
 from lerobot_serve.contract.limits import ID_LIMIT
@@ -101,7 +93,7 @@ def test_what_found_no_room_is_counted_once(waiting):
     requests = [waiting.request(robot, seq) for seq in range(REQUESTS_LIMIT + 5)]
     for request in requests:
         waiting.serve(robot, request)
-        waiting.feed.on_shadow_chunk(chunk_bytes(request, SHADOW))
+        waiting.feed.on_shadow_chunk(answer_bytes(request, policy=SHADOW))
     waiting.start()
     waiting.settle()
     waiting.now_ns += 60 * SECOND
@@ -158,7 +150,7 @@ def test_what_the_shadow_was_not_asked_is_counted_once_and_not_kept(rig):
 def test_a_lost_session_is_opened_again(rig):
     robot = rig.robot()
     request = rig.request(robot, 1)
-    rig.feed.on_shadow_chunk(chunk_bytes(request, '', status=Status.NO_SESSION))
+    rig.feed.on_shadow_chunk(answer_bytes(request, status=Status.NO_SESSION))
     rig.rounds(robot, 2)
     assert len(rig.shadow.opened) == 2
     assert rig.drops() == {'shadow_failed': 1}
@@ -171,7 +163,7 @@ def test_second_draws_come_from_the_live_policy_under_another_name(rig):
     assert [ask.client_id for ask in rig.second_draws.opened] == ['robot~again']
     assert rig.second_draws.asked == [('robot~again', 1, 2), ('robot~again', 1, 3)]
     second = rig.second_draws.sent[0]
-    rig.feed.on_second_draw(chunk_bytes(second, LIVE, seed=77))
+    rig.feed.on_second_draw(answer_bytes(second, policy=LIVE, seed=77))
     rig.settle()
     assert 'second_draw_late' not in rig.drops()
     # the shadow is asked under the robot's own name
@@ -199,7 +191,7 @@ def test_second_draws_need_room_and_a_name_that_fits(rig):
 def test_a_second_session_that_was_lost_is_opened_again(rig):
     robot = rig.robot()
     rig.rounds(robot, 1, 2, seed=10)
-    lost = chunk_bytes(rig.second_draws.sent[-1], '', status=Status.NO_SESSION)
+    lost = answer_bytes(rig.second_draws.sent[-1], status=Status.NO_SESSION)
     rig.feed.on_second_draw(lost)
     rig.rounds(robot, 3, seed=10)
     assert len(rig.second_draws.opened) == 2
@@ -257,7 +249,7 @@ def test_limits_that_cannot_be_used_are_said_and_counted(rig):
 def test_malformed_answers_are_counted_and_end_nothing(rig):
     robot = rig.robot()
     request = rig.request(robot, 1)
-    whole = chunk_bytes(request, SHADOW)
+    whole = answer_bytes(request, policy=SHADOW)
     for deposit in (rig.feed.on_shadow_chunk, rig.feed.on_second_draw):
         for raw in (b'', b'\x00\x01\x00\x00', b'\xff' * 64, request, whole[:-5]):
             deposit(raw)

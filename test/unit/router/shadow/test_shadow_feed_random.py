@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
-from support.router.dispatch_rig import request_bytes
-from support.router.shadow_feed_rig import chunk_bytes, feed_rig, LIVE, SECOND, SHADOW
+from support.router.dispatch_rig import answer_bytes, request_bytes, SECOND
+from support.router.shadow_feed_rig import feed_rig, LIVE, SHADOW
 
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 
@@ -38,18 +38,20 @@ def test_nothing_raises_in_the_thread_in_whatever_order_it_comes(shared, events)
     for what, seq, number, name in events:
         robot = shared.robot(name)
         request = shared.request(robot, seq) if what == 'request' else asked(robot, seq)
-        raw = chunk_bytes(request, SHADOW)
+        raw = answer_bytes(request, policy=SHADOW)
         if what == 'serve':
             shared.serve(robot, request, seed=number)
         elif what == 'shadow':
             shared.feed.on_shadow_chunk(raw)
         elif what == 'again':
-            shared.feed.on_second_draw(chunk_bytes(request, LIVE, name=f'{name}~again'))
+            shared.feed.on_second_draw(
+                answer_bytes(request, policy=LIVE, client_id=f'{name}~again')
+            )
         elif what == 'cut':
             shared.feed.on_shadow_chunk(raw[:number])
             shared.feed.on_second_draw(raw[:number])
         elif what == 'status':
-            shared.feed.on_shadow_chunk(chunk_bytes(request, '', status=1 + number % 6))
+            shared.feed.on_shadow_chunk(answer_bytes(request, status=1 + number % 6))
         elif what == 'close':
             shared.feed.on_session_closed(robot.request)
     shared.settle()
