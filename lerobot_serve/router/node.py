@@ -23,18 +23,17 @@ from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.no_session_publisher import NoSessionPublisher
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.server_links import (
+    create_services,
     LinkReplies,
+    NoSessionPublisher,
     serve_over_zenoh,
-    service_handlers,
 )
 from lerobot_serve.ros.contract.session_messages import session_request_from_message
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
-from lerobot_serve.ros.node.service_events import enable_service_events
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.checked_subscription import create_checked_subscription
@@ -58,7 +57,6 @@ from lerobot_serve.router.storage.decisions import live_changes
 from lerobot_serve.state_folder import state_folder
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import EpisodeOutcome, Observation, ServerStatus
-from lerobot_serve_interfaces.srv import OpenSession
 
 UNCONFIGURED_TEXT = 'not configured; configure the node'
 POLL_PERIOD_S = 0.1
@@ -111,21 +109,12 @@ class PolicyRouter(LifecycleNode):
             self, self._replies, self._drops, session_request_from_message, observation_topic
         )
         # separate callback group: a callback that awaits must not block the others
-        waiting = ReentrantCallbackGroup()
-        for kind, name, callback, awaits in self._router_services.table():
-            group = waiting if awaits else None
-            if kind is OpenSession:
-                callback = partial(callback, over_ros=True)
-            service = self.create_service(
-                kind, f'~/{name}', callback, qos_profile=qos.SERVICES, callback_group=group
-            )
-            if kind is OpenSession:
-                enable_service_events(self, service)
+        handlers = create_services(self, self._router_services.table(), ReentrantCallbackGroup())
         if self._zenoh:
             self._zenoh.serve(
                 self._runtime,
                 {
-                    **service_handlers(self._router_services.table()),
+                    **handlers,
                     'report_outcome': self._router_services.report_own_outcome,
                 },
                 on_observation=self._on_observation,

@@ -25,20 +25,17 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.no_session_publisher import NoSessionPublisher
 from lerobot_serve.ros.contract.predict_chunk_action import PredictChunkAction
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.server_links import (
+    create_services,
     LinkReplies,
+    NoSessionPublisher,
     serve_over_zenoh,
-    service_handlers,
 )
-from lerobot_serve.ros.contract.session_messages import (
-    session_request_from_message,
-)
+from lerobot_serve.ros.contract.session_messages import session_request_from_message
 from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
-from lerobot_serve.ros.node.service_events import enable_service_events
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
@@ -61,7 +58,7 @@ from lerobot_serve.server.swap.policy_swap import PolicySwap
 from lerobot_serve.server.swap.swap_folder import check_policy_path_change, SwapRefused
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
-from lerobot_serve_interfaces.srv import OpenSession, SwapPolicy
+from lerobot_serve_interfaces.srv import SwapPolicy
 
 CLEANUP_TIMEOUT_S = 5.0
 # ros2 launch kills after five seconds, and draining may have used most of them
@@ -144,24 +141,18 @@ class PolicyServer(LifecycleNode):
             session_request_from_message,
             self._inbox.topic_name,
         )
-        for kind, name, callback in self._session_service.handlers():
-            if kind is OpenSession:
-                callback = partial(callback, over_ros=True)
-            service = self.create_service(kind, f'~/{name}', callback, qos_profile=qos.SERVICES)
-            if kind is OpenSession:
-                enable_service_events(self, service)
+        handlers = create_services(self, self._session_service.table())
         self.create_service(
             SwapPolicy, '~/swap_policy', self._on_swap_policy, qos_profile=qos.SERVICES
         )
         if self._zenoh:
             self._zenoh.serve(
                 self._runtime,
-                service_handlers(self._session_service.handlers()),
+                handlers,
                 on_observation=self._on_observation,
                 on_drop=self._statistics.record_drop,
                 log_warning=self.log_warning,
             )
-        if self._zenoh:
             self._zenoh.serve_predictions(self._inference.predict, self._withdraw)
         self._action = PredictChunkAction(
             self, self._inference.predict, self._withdraw, self._request_queue.__len__

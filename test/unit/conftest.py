@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 import inspect
 
 import pytest
@@ -33,3 +34,18 @@ def grpc_thread():
     yield
     cygrpc.shutdown_grpc_aio()
     loop.close()
+
+
+@pytest.fixture
+def make_router(tmp_path):
+    """Make routers with one state; a test closes one before the next."""
+    from support.router.router_core_rig import RoutingRig
+
+    with ExitStack() as made:
+
+        def make(**parameters: object) -> RoutingRig:
+            rig = RoutingRig(tmp_path / 'state', **parameters)
+            made.callback(rig.close)
+            return rig
+
+        yield make

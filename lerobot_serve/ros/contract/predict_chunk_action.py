@@ -17,22 +17,22 @@ from rclpy.action import CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
+from rclpy.serialization import deserialize_message, serialize_message
 
 from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
+from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.schema import MsgType, Status
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.typed_messages import (
-    message_from_chunk,
-    observation_from_message,
-)
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk
+from lerobot_serve_interfaces.msg import Observation as ObservationMessage
 
 OnReply = Callable[[Chunk | ActionChunk], None]
 Submit = Callable[[bytes, OnReply], str]
@@ -116,6 +116,16 @@ class PredictChunkAction:
             return CancelResponse.REJECT
         reply.set_result(None)
         return CancelResponse.ACCEPT
+
+
+def observation_from_message(message: ObservationMessage) -> Observation:
+    """Convert a typed message, with all checks of the data path. Raises Malformed."""
+    return wire_observation.decode(serialize_message(message))
+
+
+def message_from_chunk(chunk: Chunk) -> ActionChunk:
+    """Return the typed message. Raises Unencodable."""
+    return deserialize_message(wire_chunk.encode(chunk), ActionChunk)
 
 
 def finish_goal(goal: ServerGoalHandle, chunk: Chunk | ActionChunk | None) -> PredictChunk.Result:

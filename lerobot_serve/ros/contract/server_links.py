@@ -4,15 +4,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TYPE_CHECKING
 
+from rclpy.callback_groups import CallbackGroup
+from rclpy.node import Node
+from rclpy.service_introspection import ServiceIntrospectionState
+
+from lerobot_serve.contract.data_path import chunk as wire_chunk
+from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.names import is_reply_key
-from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.reply_publishers import NO_EVENTS, ReplyPublishers
+from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
 from lerobot_serve.zenoh.settings import ZenohSettings
+from lerobot_serve_interfaces.msg import ActionChunk
+from lerobot_serve_interfaces.srv import OpenSession
 
 if TYPE_CHECKING:
     from lerobot_serve.ros.contract.zenoh_serving import ZenohServing
     from lerobot_serve.zenoh.replies import ZenohReplyPublishers
+
+# type, name and callback of each service
+ServiceTable = tuple[tuple[type, str, Callable[..., Any]], ...]
 
 
 def serve_over_zenoh(settings: ZenohSettings, server: str) -> ZenohServing | None:
@@ -25,9 +39,29 @@ def serve_over_zenoh(settings: ZenohSettings, server: str) -> ZenohServing | Non
     return ZenohServing(settings, server)
 
 
-def service_handlers(table: Any) -> dict[str, Any]:
-    """Return name and callback of each row (type, name, callback, ...)."""
-    return {row[1]: row[2] for row in table}
+def create_services(
+    node: Node, table: ServiceTable, group: CallbackGroup | None = None
+) -> dict[str, Callable[..., Any]]:
+    """
+    Create the services of a table over ROS 2; return the callback of each name, for Zenoh.
+
+    Requests and responses of OpenSession are published on NAME/_service_event, the ROS 2 service
+    introspection, so that a bag can record and replay them.
+    """
+    for kind, name, callback in table:
+        is_open = kind is OpenSession
+        service = node.create_service(
+            kind,
+            f'~/{name}',
+            partial(callback, over_ros=True) if is_open else callback,
+            qos_profile=qos.SERVICES,
+            callback_group=group,
+        )
+        if is_open:
+            service.configure_introspection(
+                node.get_clock(), qos.SERVICE_EVENTS, ServiceIntrospectionState.CONTENTS
+            )
+    return {name: callback for _, name, callback in table}
 
 
 class LinkReplies:
@@ -64,3 +98,21 @@ class LinkReplies:
     def wait_until_delivered(self, timeout_s: float) -> bool:
         """Wait for acknowledgements over ROS 2; Zenoh has none, and delivers before it closes."""
         return self._ros.wait_until_delivered(timeout_s)
+
+
+class NoSessionPublisher:
+    """
+    Publishes for robots without a session, which have no reply topic, over both links. Any thread.
+    """
+
+    def __init__(self, node: Node, zenoh: ZenohServing | None) -> None:
+        self._zenoh = zenoh
+        self._publisher = node.create_publisher(
+            ActionChunk, f'~/{NO_SESSION_TOPIC}', qos.NO_SESSION, event_callbacks=NO_EVENTS
+        )
+
+    def publish(self, chunk: Chunk) -> None:
+        raw = wire_chunk.encode(chunk)
+        self._publisher.publish(raw)
+        if self._zenoh:
+            self._zenoh.publish_no_session(chunk, raw)

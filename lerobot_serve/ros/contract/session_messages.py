@@ -21,7 +21,7 @@ from lerobot_serve.contract.services.session import (
     TAG_VALUE_LIMIT,
     TAGS_LIMIT,
 )
-from lerobot_serve_interfaces.msg import DropCount, Extension
+from lerobot_serve_interfaces.msg import Extension
 from lerobot_serve_interfaces.srv import OpenSession
 
 # number of state, action or camera names; each name has at most ID_LIMIT bytes
@@ -143,7 +143,3 @@ def message_from_session_request(session_request: SessionRequest) -> OpenSession
         raise SessionRefused(Refusal.BAD_REQUEST, str(error)) from None
     message: OpenSession.Request = deserialize_message(raw, OpenSession.Request)
     return message
-
-
-def drop_count_messages(drops: dict[str, int]) -> list[DropCount]:
-    return [DropCount(reason=reason, count=count) for reason, count in sorted(drops.items())]

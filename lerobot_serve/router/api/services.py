@@ -69,15 +69,15 @@ class RouterServices:
         # guards _opening: no topic may be opened while unused ones are closed
         self._topics_lock = threading.Lock()
 
-    def table(self) -> tuple[tuple[type, str, Callable[..., Any], bool], ...]:
-        """Return the type, name and callback of each service, and whether the callback awaits."""
+    def table(self) -> tuple[tuple[type, str, Callable[..., Any]], ...]:
+        """Return type, name and callback of each service."""
         return (
-            (OpenSession, 'open_session', self.open, True),
-            (CloseSession, 'close_session', self.close, True),
-            (ResetEpisode, 'reset_episode', self.reset, True),
-            (GetStatus, 'get_status', self.get_status, False),
-            (ControlSlot, 'control_slot', self.control_slot, True),
-            (ReportOutcome, 'report_outcome', self.report_outcome, True),
+            (OpenSession, 'open_session', self.open),
+            (CloseSession, 'close_session', self.close),
+            (ResetEpisode, 'reset_episode', self.reset),
+            (GetStatus, 'get_status', self.get_status),
+            (ControlSlot, 'control_slot', self.control_slot),
+            (ReportOutcome, 'report_outcome', self.report_outcome),
         )
 
     async def open(

@@ -28,8 +28,7 @@ from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.contract.names import is_over_zenoh, node_name
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.predict_chunk_action import observation_bytes
-from lerobot_serve.ros.contract.typed_messages import message_from_chunk
+from lerobot_serve.ros.contract.predict_chunk_action import message_from_chunk, observation_bytes
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.executor import RobustExecutor

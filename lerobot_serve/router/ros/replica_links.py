@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import threading
-from typing import TYPE_CHECKING
+from typing import ParamSpec, TYPE_CHECKING
 
 from rclpy.node import Node
 
@@ -22,9 +22,14 @@ from lerobot_serve.router.ros.shadow_clients import OnReply as ShadowReply
 from lerobot_serve.router.ros.shadow_clients import ShadowClients, ShadowSession
 
 if TYPE_CHECKING:
-    from lerobot_serve.router.ros.zenoh_replicas import ZenohReplicaClient, ZenohReplicas
-    from lerobot_serve.router.ros.zenoh_shadow import ZenohShadowClients, ZenohShadowSession
+    from lerobot_serve.router.ros.zenoh_replicas import (
+        ZenohReplicaClient,
+        ZenohReplicas,
+        ZenohShadowClients,
+    )
     from lerobot_serve.zenoh.link import ZenohLink
+
+P = ParamSpec('P')
 
 
 def open_replica_links(
@@ -84,6 +89,16 @@ def required_link(link: ZenohLink | None, server: str) -> ZenohLink:
     return link
 
 
+def one_by_one(lock: threading.Lock, deliver: Callable[P, None]) -> Callable[P, None]:
+    """Return `deliver` for replies of both links, which arrive in threads of their own."""
+
+    def deliver_alone(*reply: P.args, **named: P.kwargs) -> None:
+        with lock:
+            deliver(*reply, **named)
+
+    return deliver_alone
+
+
 class ReplicaLinks:
     """The replicas over both links. Threads as in ReplicaClients and ZenohReplicas."""
 
@@ -99,14 +114,7 @@ class ReplicaLinks:
 
     def listen(self, on_reply: OnReply, on_status: OnStatus) -> None:
         """Subscribe to replies and status of all servers, before `run`."""
-        # replies of each link arrive in threads of their own
-        lock = threading.Lock()
-
-        def reply_one_by_one(server: str, raw: bytes) -> None:
-            with lock:
-                on_reply(server, raw)
-
-        deliver = reply_one_by_one if self.zenoh else on_reply
+        deliver = one_by_one(threading.Lock(), on_reply) if self.zenoh else on_reply
         self.ros.listen(deliver, on_status)
         if self.zenoh:
             self.zenoh.listen(deliver, on_status)
@@ -125,10 +133,6 @@ class ReplicaLinks:
     def link_problem(self, server: str) -> str:
         """Return why Zenoh cannot use a server, with the remedy; empty when it can."""
         return self.zenoh.link_problem(server) if self.zenoh and is_over_zenoh(server) else ''
-
-    def is_silent(self, server: str) -> bool:
-        """Return whether a server that was there has fallen silent."""
-        return self._of(server).is_silent(server)
 
     def close(self) -> None:
         """Close all endpoints; `run` has returned."""
@@ -158,7 +162,7 @@ def open_shadow_links(
     )
     if not (over_zenoh or replicas.zenoh):
         return ShadowReplyLinks(ros, None)
-    from lerobot_serve.router.ros.zenoh_shadow import ZenohShadowClients
+    from lerobot_serve.router.ros.zenoh_replicas import ZenohShadowClients
 
     return ShadowReplyLinks(
         ros,
@@ -178,8 +182,8 @@ class ShadowReplyLinks:
         self._ros, self._zenoh = ros, over_zenoh
         shadow = ros.shadow or (over_zenoh.shadow if over_zenoh else None)
         assert shadow is not None
-        self.shadow: ShadowSession | ZenohShadowSession = shadow
-        self.second_draws: dict[str, ShadowSession | ZenohShadowSession] = {
+        self.shadow: ShadowSession = shadow
+        self.second_draws: dict[str, ShadowSession] = {
             **ros.second_draws,
             **(over_zenoh.second_draws if over_zenoh else {}),
         }
@@ -187,17 +191,10 @@ class ShadowReplyLinks:
     def listen(self, on_chunk: ShadowReply, on_second_draw: ShadowReply) -> None:
         """Subscribe to all replies, before `run`."""
         lock = threading.Lock()
-
-        def one_by_one(deliver: ShadowReply) -> ShadowReply:
-            def deliver_alone(raw: bytes) -> None:
-                with lock:
-                    deliver(raw)
-
-            return deliver_alone
-
-        self._ros.listen(one_by_one(on_chunk), one_by_one(on_second_draw))
+        deliver = one_by_one(lock, on_chunk), one_by_one(lock, on_second_draw)
+        self._ros.listen(*deliver)
         if self._zenoh:
-            self._zenoh.listen(one_by_one(on_chunk), one_by_one(on_second_draw))
+            self._zenoh.listen(*deliver)
 
     def run(self, stop: threading.Event) -> None:
         """Deliver replies over ROS 2 until `stop` is set and `wake` is called."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from rclpy.node import Node
 
@@ -21,6 +23,9 @@ from lerobot_serve.router.ros.replica_clients import ReplicaClient
 from lerobot_serve_interfaces.msg import ActionChunk
 from lerobot_serve_interfaces.srv import OpenSession
 
+if TYPE_CHECKING:
+    from lerobot_serve.zenoh.session_client import QueuedSessionClient
+
 OnReply = Callable[[bytes], None]
 
 TOPICS = {'shadow': '~/replies/shadow', 'second_draw': '~/replies/second_draw'}
@@ -30,23 +35,26 @@ MATCH_TIMEOUT_S = 1.0
 
 
 class ShadowSession:
-    """Sessions whose replies arrive on one of the topics. The thread `shadow`."""
+    """Sessions at a server whose replies arrive for one purpose. The thread `shadow`."""
 
     def __init__(
         self,
-        client: SessionClient,
-        topic: str,
+        client: SessionClient | QueuedSessionClient,
         send: Callable[[bytes], None],
-        publisher_count: Callable[[], int],
+        reply_topic: Callable[[SessionRequest], str],
+        is_matched: Callable[[float], bool],
+        unmatched_text: str,
     ) -> None:
-        self._client, self._topic = client, topic
-        self.send, self._publisher_count = send, publisher_count
+        """`is_matched` waits until client and server are connected, up to a time in seconds."""
+        self._client, self.send, self._reply_topic = client, send, reply_topic
+        self._is_matched, self._unmatched_text = is_matched, unmatched_text
 
     def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response:
         """Open a session and return the reply. Raises SessionRefused and ServerUnreachable."""
-        reply = self._client.open(replace(session_request, reply_topic=self._topic), timeout_s)
-        if not self._client.wait_until_matched(self._publisher_count, MATCH_TIMEOUT_S):
-            raise ServerUnreachable(f'the topics of {self._client.server} were not found')
+        topic = self._reply_topic(session_request)
+        reply = self._client.open(replace(session_request, reply_topic=topic), timeout_s)
+        if not self._is_matched(MATCH_TIMEOUT_S):
+            raise ServerUnreachable(self._unmatched_text)
         return reply
 
     def close(self, session_request: SessionRequest, timeout_s: float) -> None:
@@ -85,8 +93,13 @@ class ShadowClients:
     ) -> ShadowSession:
         topic = TOPICS[name]
         full = node.resolve_topic_name(topic)
+        publisher_count = partial(self._subscriptions.publisher_count, topic)
         return ShadowSession(
-            client, full, send, lambda: self._subscriptions.publisher_count(topic)
+            client,
+            send,
+            lambda _: full,
+            partial(client.wait_until_matched, publisher_count),
+            f'the topics of {client.server} were not found',
         )
 
     def listen(self, on_chunk: OnReply, on_second_draw: OnReply) -> None:

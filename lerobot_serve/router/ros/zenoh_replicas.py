@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replicas that the router reaches over Zenoh, with the methods of those over ROS 2."""
+"""
+The replicas, and the policy in shadow, that the router reaches over Zenoh, with the methods of
+those over ROS 2.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from lerobot_serve.contract.names import node_name
 from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.router.ros.replica_clients import MALFORMED_STATUS, OnReply, OnStatus
+from lerobot_serve.router.ros.shadow_clients import OnReply as ShadowReply
+from lerobot_serve.router.ros.shadow_clients import rate_limited, ShadowSession
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S
@@ -35,20 +40,16 @@ class ZenohReplicaClient(QueuedSessionClient):
         lifespan_s: float = LIFESPAN_S,
     ) -> None:
         """`on_drop` gets `link_full` for a request that waited for `lifespan_s`."""
-        self.is_silent = False
         super().__init__(
             link,
             server,
             router,
             service_bytes,
-            self._on_presence_change,
+            lambda _: None,
             on_drop=on_drop,
             lifespan_s=lifespan_s,
         )
         self._shadow_requests = link.publisher(self.keys.observation, Traffic.SHADOW)
-
-    def _on_presence_change(self, is_alive: bool) -> None:
-        self.is_silent = not is_alive
 
     def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
         """Return the session request of a robot with the reply key of this server."""
@@ -120,10 +121,6 @@ class ZenohReplicas:
     def _run_next(self) -> None:
         self._statuses.get()()
 
-    def is_silent(self, server: str) -> bool:
-        """Return whether the token of a server has gone: it ended, hangs or is cut off."""
-        return self.clients[server].is_silent
-
     def link_problem(self, server: str) -> str:
         """Return why a server cannot be used, with the remedy; empty when it can."""
         return self.clients[server].conflict or self._unreadable.get(server, '')
@@ -142,3 +139,62 @@ class ZenohReplicas:
 
 def deposit_reply(on_reply: OnReply, server: str, _: str, raw: bytes) -> None:
     on_reply(server, raw)
+
+
+def shadow_session(
+    client: ZenohReplicaClient, purpose: str, send: Callable[[bytes], None]
+) -> ShadowSession:
+    """Return the sessions of a client whose replies arrive for this purpose."""
+    return ShadowSession(
+        client,
+        send,
+        lambda session_request: client.keys.reply(session_request.session_epoch, purpose),
+        client.is_matched,
+        f'{client.server} does not read requests',
+    )
+
+
+class ZenohShadowClients:
+    """Created and closed by the thread of a transition; the callbacks run in threads of Zenoh."""
+
+    def __init__(
+        self,
+        link: ZenohLink,
+        server: str,
+        router: str,
+        replicas: dict[str, ZenohReplicaClient],
+    ) -> None:
+        """`server` is empty when the policy in shadow is reached over the other link."""
+        self._link, self._client = link, None
+        self.shadow: ShadowSession | None = None
+        self._subscriptions: list[zenoh.Subscriber[None]] = []
+        if server:
+            self._client = client = ZenohReplicaClient(link, node_name(server), router)
+            self.shadow = shadow_session(client, 'shadow', client.send_shadow)
+        self.second_draws = {
+            name: shadow_session(client, 'second_draw', client.send)
+            for name, client in replicas.items()
+        }
+        self._replicas = replicas
+
+    def listen(self, on_chunk: ShadowReply, on_second_draw: ShadowReply) -> None:
+        """Subscribe to all replies."""
+        if self._client:
+            self._subscribe(self._client, 'shadow', on_chunk)
+        for client in self._replicas.values():
+            self._subscribe(client, 'second_draw', on_second_draw)
+
+    def _subscribe(self, client: ZenohReplicaClient, purpose: str, deposit: ShadowReply) -> None:
+        limited = rate_limited(deposit)
+        self._subscriptions.append(
+            self._link.subscribe(
+                client.keys.replies(purpose), lambda _, raw: limited(raw), may_wait=True
+            )
+        )
+
+    def close(self) -> None:
+        """Close all endpoints of the shadow; those of replicas are closed by their owner."""
+        for subscription in self._subscriptions:
+            subscription.undeclare()
+        if self._client:
+            self._client.destroy_endpoints()

@@ -31,8 +31,9 @@ from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shadow.remote_cage import RemoteCages, would_trip
 from lerobot_serve.router.shadow.sample_joiner import (
     ChunkDraw,
-    JoinedSample,
+    NO_DRAW,
     RequestKey,
+    Sample,
     SampleJoiner,
 )
 from lerobot_serve_interfaces.msg import ShadowSummary
@@ -164,7 +165,7 @@ class ShadowComparator:
             latency_ms_p95=self._latency.percentile_ms(95),
         )
 
-    def _compare(self, sample: JoinedSample, now_ns: int) -> ShadowComparison | None:
+    def _compare(self, sample: Sample, now_ns: int) -> ShadowComparison | None:
         """Return the comparison of a complete sample; count it and return None if impossible."""
         self._add_spread(sample)
         try:
@@ -182,7 +183,7 @@ class ShadowComparator:
 
     def _record(
         self,
-        sample: JoinedSample,
+        sample: Sample,
         distance: Divergence,
         limits_known: bool,
         trips: bool,
@@ -218,10 +219,10 @@ class ShadowComparator:
             latency_ms=latency_ms,
         )
 
-    def _add_spread(self, sample: JoinedSample) -> None:
+    def _add_spread(self, sample: Sample) -> None:
         """Add the divergence between both draws of the live policy, if there is a second one."""
         live, second = sample.live, sample.second
-        if second is None:
+        if second is NO_DRAW:
             return
         shortest = min(len(live.rows), len(second.rows))
         numbers = [number for number in sample.commanded if number < shortest]

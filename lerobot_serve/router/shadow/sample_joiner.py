@@ -54,36 +54,25 @@ class ChunkDraw:
     arrived_ns: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JoinedSample:
-    """
-    A complete sample. `commanded` maps row numbers to executed rows; `before` are the rows
-    commanded directly before the first one, if known; `gap_rows` are the numbers of executed rows
-    that do not directly follow the row before them.
-    """
-
-    key: RequestKey
-    requested_ns: int
-    episode_id: str
-    live: ChunkDraw
-    shadow: ChunkDraw
-    second: ChunkDraw | None
-    commanded: dict[int, Float32Array]
-    before: Float32Array
-    gap_rows: set[int]
+NO_DRAW = ChunkDraw(NO_ROWS, '', 0, 0)
 
 
 @dataclass(slots=True, eq=False)
-class PartialSample:
-    """The parts of one sample so far; see JoinedSample."""
+class Sample:
+    """
+    The parts of one sample so far. `commanded` maps row numbers to executed rows; `before` are the
+    rows commanded directly before the first one, if known; `gap_rows` are the numbers of executed
+    rows that do not directly follow the row before them.
+    """
 
     key: RequestKey
     began_ns: int
-    requested_ns: int | None = None
+    is_requested: bool = False
+    requested_ns: int = 0
     episode_id: str = ''
-    live: ChunkDraw | None = None
-    shadow: ChunkDraw | None = None
-    second: ChunkDraw | None = None
+    live: ChunkDraw = NO_DRAW
+    shadow: ChunkDraw = NO_DRAW
+    second: ChunkDraw = NO_DRAW
     commanded: dict[int, Float32Array] = field(default_factory=dict)
     before: Float32Array = field(default_factory=lambda: NO_ROWS)
     gap_rows: set[int] = field(default_factory=set)
@@ -95,29 +84,13 @@ class PartialSample:
     @property
     def missing(self) -> str:
         """The drop reason of an incomplete sample; empty for a complete one."""
-        if self.requested_ns is None:
+        if not self.is_requested:
             return 'shadow_stray'
-        if self.shadow is None:
+        if self.shadow is NO_DRAW:
             return 'shadow_unanswered'
         if not self.commanded:
             return 'shadow_unmatched'
-        return '' if self.live else 'shadow_without_live'
-
-    def join(self) -> JoinedSample | None:
-        """Return the joined sample; None while a part is missing."""
-        if self.requested_ns is None or not (self.live and self.shadow and self.commanded):
-            return None
-        return JoinedSample(
-            self.key,
-            self.requested_ns,
-            self.episode_id,
-            live=self.live,
-            shadow=self.shadow,
-            second=self.second,
-            commanded=self.commanded,
-            before=self.before,
-            gap_rows=self.gap_rows,
-        )
+        return 'shadow_without_live' if self.live is NO_DRAW else ''
 
 
 class SampleJoiner:
@@ -126,11 +99,11 @@ class SampleJoiner:
     def __init__(self, *, capacity: int, values_limit: int, age_limit_ns: int) -> None:
         self._capacity, self._values_limit = capacity, values_limit
         self._age_limit_ns = age_limit_ns
-        self._samples: OrderedDict[RequestKey, PartialSample] = OrderedDict()
+        self._samples: OrderedDict[RequestKey, Sample] = OrderedDict()
         self._of_client: dict[str, set[RequestKey]] = {}
         # ended samples, whose further parts are ignored
         self._finished: OrderedDict[RequestKey, None] = OrderedDict()
-        self._joined: list[JoinedSample] = []
+        self._joined: list[Sample] = []
         self._size = self._joined_size = 0
         self.drops: Counter[str] = Counter()
 
@@ -146,21 +119,22 @@ class SampleJoiner:
     def request(self, key: RequestKey, episode_id: str, now_ns: int) -> None:
         """Add a request that was sent to the shadow."""
         sample = self._sample(key, now_ns)
-        if sample and sample.requested_ns is None:
-            sample.requested_ns, sample.episode_id = now_ns, episode_id
+        if sample and not sample.is_requested:
+            sample.is_requested, sample.requested_ns = True, now_ns
+            sample.episode_id = episode_id
             self._finish_if_complete(sample)
 
     def live(self, key: RequestKey, draw: ChunkDraw) -> None:
         """Add the live chunk."""
         sample = self._sample(key, draw.arrived_ns)
-        if sample and sample.live is None:
+        if sample and sample.live is NO_DRAW:
             sample.live = self._copy_draw(sample, draw)
             self._finish_if_complete(sample)
 
     def shadow(self, key: RequestKey, draw: ChunkDraw) -> None:
         """Add the chunk of the shadow."""
         sample = self._sample(key, draw.arrived_ns)
-        if sample and sample.shadow is None:
+        if sample and sample.shadow is NO_DRAW:
             sample.shadow = self._copy_draw(sample, draw)
             self._finish_if_complete(sample)
 
@@ -169,7 +143,7 @@ class SampleJoiner:
         sample = self._samples.get(key)
         if sample is None:
             self.drops['second_draw_late'] += 1
-        elif sample.second is None:
+        elif sample.second is NO_DRAW:
             sample.second = self._copy_draw(sample, draw)
             self._finish_if_complete(sample)
 
@@ -190,7 +164,7 @@ class SampleJoiner:
             self._samples[each].is_over = True
             self._finish_if_complete(self._samples[each])
 
-    def take(self, now_ns: int) -> list[JoinedSample]:
+    def take(self, now_ns: int) -> list[Sample]:
         """End samples beyond the age limit; return the samples completed since the last call."""
         while self._samples:
             sample = next(iter(self._samples.values()))
@@ -200,22 +174,22 @@ class SampleJoiner:
         samples, self._joined, self._joined_size = self._joined, [], 0
         return samples
 
-    def _sample(self, key: RequestKey, now_ns: int) -> PartialSample | None:
+    def _sample(self, key: RequestKey, now_ns: int) -> Sample | None:
         """Return the sample of a request, new if needed; None for an ended one."""
         sample = self._samples.get(key)
         if sample is None and key not in self._finished:
-            sample = self._samples[key] = PartialSample(key, now_ns)
+            sample = self._samples[key] = Sample(key, now_ns)
             self._of_client.setdefault(key.client_id, set()).add(key)
             self._make_room()
         return sample
 
-    def _copy_draw(self, sample: PartialSample, draw: ChunkDraw) -> ChunkDraw:
+    def _copy_draw(self, sample: Sample, draw: ChunkDraw) -> ChunkDraw:
         """Return a copy of the rows, which are a view of a whole message."""
         rows = np.array(draw.rows, np.float32)
         self._grow(sample, rows.size)
         return ChunkDraw(rows, draw.policy, draw.seed, draw.arrived_ns)
 
-    def _add_rows(self, sample: PartialSample, run: ExecutedRun, before: Float32Array) -> None:
+    def _add_rows(self, sample: Sample, run: ExecutedRun, before: Float32Array) -> None:
         known = sample.commanded
         columns = len(next(iter(known.values()))) if known else run.rows.shape[1]
         if run.rows.shape[1] != columns or len(known) + len(run.rows) > EXECUTED_LIMIT:
@@ -230,7 +204,7 @@ class SampleJoiner:
             known.setdefault(number, row)
         self._grow(sample, rows.size)
 
-    def _grow(self, sample: PartialSample, values: int) -> None:
+    def _grow(self, sample: Sample, values: int) -> None:
         sample.size += values
         self._size += values
         self._make_room()
@@ -239,7 +213,7 @@ class SampleJoiner:
         while len(self._samples) > self._capacity or self._size > self._values_limit:
             self._drop(next(iter(self._samples.values())), 'shadow_overflow')
 
-    def _finish_if_complete(self, sample: PartialSample) -> None:
+    def _finish_if_complete(self, sample: Sample) -> None:
         """End a sample with final rows, unless a part may still arrive."""
         if not sample.is_over or sample.key not in self._samples:
             return
@@ -248,23 +222,22 @@ class SampleJoiner:
         elif not sample.missing:
             self._end(sample)
 
-    def _end(self, sample: PartialSample) -> None:
+    def _end(self, sample: Sample) -> None:
         """End a sample: queue it for `take`, or drop it if incomplete or the queue is full."""
         is_full = len(self._joined) >= self._capacity
         is_full |= self._joined_size + sample.size > self._values_limit
-        joined = sample.join()
-        if joined is None or is_full:
+        if sample.missing or is_full:
             self._drop(sample, sample.missing or 'shadow_overflow')
             return
         self._forget(sample)
-        self._joined.append(joined)
+        self._joined.append(sample)
         self._joined_size += sample.size
 
-    def _drop(self, sample: PartialSample, reason: str) -> None:
+    def _drop(self, sample: Sample, reason: str) -> None:
         self.drops[reason] += 1
         self._forget(sample)
 
-    def _forget(self, sample: PartialSample) -> None:
+    def _forget(self, sample: Sample) -> None:
         del self._samples[sample.key]
         self._size -= sample.size
         keys = self._of_client[sample.key.client_id]

@@ -69,7 +69,7 @@ class SessionService:
         )
         self._throttle = LogThrottle(time.monotonic_ns)
 
-    def handlers(self) -> tuple[tuple[type, str, Callable[..., Any]], ...]:
+    def table(self) -> tuple[tuple[type, str, Callable[..., Any]], ...]:
         """Return type, name and callback of each service."""
         return (
             (OpenSession, 'open_session', self.open),

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import socket
 from urllib.error import HTTPError
-from urllib.request import urlopen
 
-from prometheus_client.parser import text_string_to_metric_families
 import pytest
+from support.network.metrics_page import metrics, page
+from support.network.ports import free_port
 
 from lerobot_serve.contract.data_path.execution_report import encode, ExecutionReport
 from lerobot_serve_interfaces.msg import EpisodeOutcome
@@ -18,30 +18,13 @@ SLOTS = ('a', 'b')
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        return free.getsockname()[1]
-
-
-def page(port: int, path: str) -> str:
-    with urlopen(f'http://127.0.0.1:{port}{path}', timeout=10) as answer:
-        return answer.read().decode()
-
-
-def metrics(port: int) -> dict[tuple, float]:
-    """Return the value of every series by its name and labels."""
-    families = text_string_to_metric_families(page(port, '/metrics'))
-    return {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in families
-        for sample in family.samples
-    }
+    return free_port()
 
 
 def test_every_figure_of_a_slot_has_its_name_and_moves(router_rig, port):
     router_rig.slots(metrics_port=port, slot_unhealthy_threshold=100)
     client = router_rig.robot()
-    before = metrics(port)
+    before = metrics(port, 'lerobot_serve_router_')
     for slot in SLOTS:
         for number in range(2):
             told = encode(ExecutionReport(actions=10 * number, fallbacks=number, trips=number))
@@ -49,10 +32,10 @@ def test_every_figure_of_a_slot_has_its_name_and_moves(router_rig, port):
         client.round_trip(episode_id=router_rig.episode(slot), task='nan')
         answer = router_rig.report(router_rig.episode(slot), EpisodeOutcome.SUCCESS)
         assert answer.accepted, answer.text
-    now = metrics(port)
+    now = metrics(port, 'lerobot_serve_router_')
 
     def grown(name: str, *labels: str) -> float:
-        key = (f'lerobot_serve_router_{name}', *labels)
+        key = (name, *labels)
         return now[key] - before.get(key, 0.0)
 
     for slot in SLOTS:
@@ -72,13 +55,13 @@ def test_every_figure_of_a_slot_has_its_name_and_moves(router_rig, port):
         assert (grown('fallback_commands_total', slot), grown('cage_trips_total', slot)) == (1, 1)
         replica = (f'/{slot}/policy_server', slot)
         assert grown('replica_requests_total', *replica) == 3
-        assert now[('lerobot_serve_router_replica_ready', *replica)] == 1
-        assert now[('lerobot_serve_router_replica_sessions', *replica)] == 1
-        assert now['lerobot_serve_router_traffic_share', slot] == 0.5
-        assert now['lerobot_serve_router_in_flight_requests', slot] == 0
-    assert now['lerobot_serve_router_sessions',] == 1
-    assert now['lerobot_serve_router_split_ratio',] == 0.5
-    assert now['lerobot_serve_router_canary_state', 'off'] == 1
+        assert now[('replica_ready', *replica)] == 1
+        assert now[('replica_sessions', *replica)] == 1
+        assert now['traffic_share', slot] == 0.5
+        assert now['in_flight_requests', slot] == 0
+    assert now['sessions',] == 1
+    assert now['split_ratio',] == 0.5
+    assert now['canary_state', 'off'] == 1
 
 
 def test_alive_and_ready_are_told_apart(router_rig, port):

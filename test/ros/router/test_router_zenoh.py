@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 from support.nodes.router_rig import QUICK, ROUTER
 from support.nodes.small_client import SmallClient
+from support.nodes.zenoh_links import free_endpoint
 
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.zenoh.link import ZenohLink
@@ -24,13 +23,7 @@ def link() -> str:
 @pytest.fixture
 def endpoints() -> list[str]:
     """Free TCP endpoints."""
-    sockets = [socket.socket() for _ in range(2)]
-    for each in sockets:
-        each.bind(('127.0.0.1', 0))
-    found = [f'tcp/127.0.0.1:{each.getsockname()[1]}' for each in sockets]
-    for each in sockets:
-        each.close()
-    return found
+    return [free_endpoint() for _ in range(2)]
 
 
 def test_replicas_of_both_links_serve_one_fleet(router_rig, endpoints):

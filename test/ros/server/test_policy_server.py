@@ -9,6 +9,7 @@ import queue
 import numpy as np
 import pytest
 from std_msgs.msg import Float64MultiArray
+from support.nodes.predict_chunk_rig import message_from_observation
 from support.nodes.small_client import SmallClient
 
 from lerobot_serve.contract.data_path import observation as wire_observation
@@ -18,7 +19,6 @@ from lerobot_serve.contract.schema import Codec, Refusal, Status
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
-from lerobot_serve.ros.contract.typed_messages import message_from_observation
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import OpenSession, ResetEpisode
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from action_msgs.msg import GoalStatus
 import numpy as np
 import pytest
+from support.nodes.predict_chunk_rig import message_from_observation
 
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.image_codec import encode as encode_image
 from lerobot_serve.contract.schema import Codec, Status
-from lerobot_serve.ros.contract.typed_messages import message_from_observation
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve_interfaces.msg import Observation
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 import signal
-import socket
 from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import numpy as np
-from prometheus_client.parser import text_string_to_metric_families
 import pytest
 from std_srvs.srv import Trigger
+from support.network.metrics_page import metrics, page
+from support.network.ports import free_port
 
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path import chunk as wire_chunk
@@ -27,9 +26,7 @@ FRAME = image_codec.encode('front', np.zeros((4, 6, 3), np.uint8), Codec.RAW)
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        return free.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture
@@ -43,21 +40,6 @@ def started(rig, tmp_path, port):
         trace_images='hash',
         capture_folder=tmp_path / 'captures',
     )
-
-
-def page(port: int, path: str) -> str:
-    with urlopen(f'http://127.0.0.1:{port}{path}', timeout=10) as answer:
-        return answer.read().decode()
-
-
-def metrics(port: int) -> dict[tuple, float]:
-    """Return the value of every series by its name and labels."""
-    families = text_string_to_metric_families(page(port, '/metrics'))
-    return {
-        (sample.name.removeprefix('lerobot_serve_server_'), *sample.labels.values()): sample.value
-        for family in families
-        for sample in family.samples
-    }
 
 
 def trace(folder: Path) -> dict[str, list[dict]]:
@@ -89,7 +71,7 @@ def test_everything_that_happens_is_written_down_counted_and_captured(
     assert captured.success, captured.message
     assert not rig.ask(Trigger, 'capture', Trigger.Request()).success
     rig.wait(lambda: len(captures(tmp_path)) == 3, 'the captures are written')
-    now = metrics(port)
+    now = metrics(port, 'lerobot_serve_server_')
     assert client.close().closed
     started.send_signal(signal.SIGINT)
     assert started.wait(20) == 0

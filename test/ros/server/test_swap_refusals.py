@@ -10,9 +10,9 @@ from collections.abc import Callable
 import json
 from pathlib import Path
 import shutil
-from urllib.request import urlopen
 
 import pytest
+from support.network.metrics_page import page
 from support.network.ports import free_port
 from support.nodes.swapping import FAILED, Swapper
 from support.versions.version_rig import damage
@@ -106,8 +106,7 @@ def test_a_version_that_may_not_be_served_is_refused_counted_and_traced(
     status = swapper.ended()
     assert (status.swap, status.policy) == (FAILED, served)
     assert fault in status.swap_text and remedy in status.swap_text
-    with urlopen(f'http://127.0.0.1:{port}/metrics', timeout=10) as answer:
-        (line,) = (x for x in answer.read().decode().splitlines() if x.startswith(FAILED_SWAPS))
+    (line,) = (x for x in page(port, '/metrics').splitlines() if x.startswith(FAILED_SWAPS))
     assert line.endswith(' 1.0')
     rig.end()
     (file,) = (tmp_path / 'trace').glob('*.jsonl')

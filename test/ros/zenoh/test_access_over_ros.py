@@ -9,7 +9,6 @@ from __future__ import annotations
 import queue
 
 import numpy as np
-import pytest
 from support.nodes.small_client import SmallClient
 from support.waiting import wait_until
 from support.zenoh.access_rig import table
@@ -23,11 +22,6 @@ from lerobot_serve_interfaces.msg import ActionChunk, Observation, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus
 
 SERVER, ROBOT, STRANGER = '/policy_server', 'robot_1', 'stranger'
-
-
-@pytest.fixture
-def link() -> str:
-    return 'ros'
 
 
 def subscribed(node, kind: type, topic: str, profile) -> queue.SimpleQueue:

@@ -46,12 +46,6 @@ SESSION_ENDS = 'client_gone'
 
 
 @pytest.fixture
-def link() -> str:
-    """The test sets the link itself."""
-    return 'ros'
-
-
-@pytest.fixture
 def start_hub() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Start a Zenoh router in a process of its own."""
     started: list[subprocess.Popen[bytes]] = []

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import threading
 
-import pytest
 from support.network.ports import free_port
 from support.zenoh.access_rig import Keys, SITE
 
@@ -20,12 +19,6 @@ from lerobot_serve_interfaces.msg import EpisodeOutcome, RouterState
 from lerobot_serve_interfaces.srv import ReportOutcome
 
 SUCCESS, FAILURE, LIMIT_S = EpisodeOutcome.SUCCESS, EpisodeOutcome.FAILURE, 30.0
-
-
-@pytest.fixture
-def link() -> str:
-    """The test sets the link itself."""
-    return 'ros'
 
 
 def report(client: ZenohSessionClient, **outcome: object) -> tuple[bool, str]:

@@ -13,12 +13,6 @@ LIMIT_S = 30.0
 KIND = {'policy_kind': 'null'}
 
 
-@pytest.fixture
-def link() -> str:
-    """The test sets the link itself."""
-    return 'ros'
-
-
 @pytest.mark.slow
 def test_a_second_server_of_a_name_ends_with_one_sentence(edge_rig):
     endpoint = free_endpoint()

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from action_msgs.msg import GoalStatus
 import numpy as np
+from rclpy.serialization import deserialize_message
 
+from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.data_path.observation import Observation as WireObservation
 from lerobot_serve.contract.schema import Status
 from lerobot_serve_interfaces.msg import Observation
 from support.nodes.server_rig import ServerRig
@@ -17,6 +20,11 @@ CANCELED = GoalStatus.STATUS_CANCELED
 
 def asking(episode_id: str = '', state: np.ndarray = STATE, task: str = '') -> Observation:
     return Observation(episode_id=episode_id, observation_steps=1, state=state.tolist(), task=task)
+
+
+def message_from_observation(observation: WireObservation) -> Observation:
+    """Return the typed message."""
+    return deserialize_message(wire_observation.encode(observation), Observation)
 
 
 def first_row(chunk) -> np.ndarray:

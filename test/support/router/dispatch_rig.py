@@ -100,20 +100,14 @@ def request_bytes(
 
 
 def answer_bytes(
-    request: bytes,
-    status: int = Status.OK,
-    policy: str = '',
-    slot: str = 'a',
-    flags: int = 0,
-    *,
-    name: str = '',
-    seed: int = 0,
+    request: bytes, status: int = Status.OK, policy: str = '', slot: str = 'a', flags=0, **fields
 ) -> bytes:
-    """Return what a server answers to a request."""
-    header, client_id, episode = read_envelope(request)
-    rows = {'robot': ROWS, 'model': ROWS} if status == Status.OK else {}
-    known = {'status': status, 'policy': policy, 'slot': slot, 'seed': seed, **rows}
-    return wire_chunk.encode(Chunk(header.for_reply(flags), name or client_id, episode, **known))
+    """Return what a server answers to a request; `fields` are more of the chunk."""
+    header, name, episode = read_envelope(request)
+    if status == Status.OK:
+        fields |= {'robot': ROWS, 'model': ROWS}
+    fields = {'client_id': name, 'status': status, 'policy': policy, 'slot': slot, **fields}
+    return wire_chunk.encode(Chunk(header.for_reply(flags), episode_id=episode, **fields))
 
 
 class LockedOutside(RecordingTransport):

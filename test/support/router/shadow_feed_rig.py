@@ -20,9 +20,8 @@ from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowCompa
 from lerobot_serve.router.shadow.feed import ShadowFeed
 from lerobot_serve.router.shadow.qualification import Qualification
 from support.router.contexts import make_context
-from support.router.dispatch_rig import answer_bytes, ask_of, request_bytes, ROWS
+from support.router.dispatch_rig import answer_bytes, ask_of, request_bytes, ROWS, SECOND
 
-MS, SECOND = 1_000_000, 1_000_000_000
 LIVE, SHADOW = 'act@11', 'act@22'
 ALL = RouterParameters(shadow_sample_percent=100.0, shadow_spread_percent=100.0)
 LIMIT_S = 10.0

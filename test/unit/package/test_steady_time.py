@@ -55,7 +55,7 @@ STAMPS = {
 ROS_CLOCK = {
     'edge/node.py': 'the optional bound on stamps of inputs compares them with it',
     STEADY: 'its own class has a method of this name',
-    'ros/node/service_events.py': 'rcl stamps service events with it',
+    'ros/contract/server_links.py': 'rcl stamps service events with it',
     'ros/node/sim_time.py': 'it is compared with the steady clock',
 }
 WALL = {'time', 'time_ns', 'now', 'utcnow', 'today'}

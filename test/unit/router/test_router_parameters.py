@@ -17,10 +17,8 @@ PLAN = ('5', '50', '100')
 
 
 @pytest.fixture
-def rig(tmp_path):
-    built = RoutingRig(tmp_path, **TWO_SLOTS, canary_plan=PLAN)
-    yield built
-    built.close()
+def rig(make_router):
+    return make_router(**TWO_SLOTS, canary_plan=PLAN)
 
 
 def lacks(core: RouterCore) -> str:
@@ -123,8 +121,8 @@ def test_the_split_is_the_canarys_while_it_goes_on(rig):
     split(rig, 40)
 
 
-def test_no_share_goes_to_a_slot_that_takes_none(tmp_path):
-    rig = RoutingRig(tmp_path, **TWO_SLOTS)
+def test_no_share_goes_to_a_slot_that_takes_none(make_router):
+    rig = make_router()
     rig.away('/b1')
     with pytest.raises(ParameterError, match='slot b would receive 60 % and is not eligible: /b1'):
         split(rig, 40)
@@ -132,14 +130,12 @@ def test_no_share_goes_to_a_slot_that_takes_none(tmp_path):
     rig.away('/a1', '/a2')
     with pytest.raises(ParameterError, match='slot a would receive 100 %'):
         split(rig, 100)
-    rig.close()
 
 
-def test_with_one_slot_the_split_means_nothing(tmp_path):
-    rig = RoutingRig(tmp_path, slot_prod=('/one',))
+def test_with_one_slot_the_split_means_nothing(make_router):
+    rig = make_router(slot_prod=('/one',))
     rig.away('/one')
     split(rig, 0)
-    rig.close()
 
 
 def test_servers_without_a_leading_slash_are_in_the_routers_namespace():

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as some
 import numpy as np
 import pytest
 from support.zenoh.fuzzing import fuzz
+from support.zenoh.played_query import Query
 
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
@@ -21,27 +21,6 @@ from lerobot_serve.zenoh.predictions import Predictions
 KEYS = ServerKeys('default', '/policy_server')
 ROUTER, OTHER = (KEYS.client(Role.ROUTER, name) for name in ('/router', '/other'))
 CHUNK = Chunk(Header(1, 2, 3, 0, 1, MsgType.CHUNK), 'robot', 'e', robot=np.zeros((1, 6), 'f4'))
-
-
-class Query:
-    """One query; `replies` has what it got."""
-
-    def __init__(self, client, service: str, *, payload=b'', attachment=b'') -> None:
-        self.key_expr = client.service(service)
-        self.payload, self.attachment = (
-            SimpleNamespace(to_bytes=lambda raw=raw: raw) if raw else None
-            for raw in (payload, attachment)
-        )
-        self.replies: list[bytes] = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-    def reply(self, key, raw: bytes) -> None:
-        self.replies.append(raw)
 
 
 class Server:
@@ -62,12 +41,12 @@ class Server:
         return self.waiting.pop(key, None) is not None
 
     def predict(self, client, name: bytes, raw: bytes) -> Query:
-        query = Query(client, 'predict_chunk', attachment=name)
+        query = Query(client.service('predict_chunk'), attachment=name)
         asyncio.run(self.predictions.predict(raw, query, lambda: self.ended.append(name)))
         return query
 
     def withdraw(self, client, name: bytes) -> bytes:
-        query = Query(client, 'withdraw', payload=name)
+        query = Query(client.service('withdraw'), name)
         asyncio.run(self.predictions.withdraw(query))
         (reply,) = query.replies
         return reply

@@ -40,11 +40,10 @@ class Recorder:
 
 
 @pytest.fixture
-def rig(tmp_path):
-    built = RoutingRig(tmp_path)
+def rig(make_router):
+    built = make_router()
     built.core.recorder = Recorder()
-    yield built
-    built.close()
+    return built
 
 
 def run(rig: RoutingRig, command: int, **values: object) -> str:
@@ -204,16 +203,15 @@ def test_what_is_done_to_a_robot_is_recorded_and_changes_nothing(rig):
     assert (rig.core.parameters, rig.core.canary.canary.history) == before
 
 
-def test_one_slot_has_no_split(tmp_path):
-    rig = RoutingRig(tmp_path, slot_prod=('/p1',))
+def test_one_slot_has_no_split(make_router):
+    rig = make_router(slot_prod=('/p1',))
     with pytest.raises(SlotCommandRejected, match='one slot'):
         run_slot_command(rig.core, R.SET_SPLIT, '', BY, split_percent=10)
-    rig.close()
 
 
-def test_a_policy_begins_without_its_shadow_by_an_operator_and_stays_so(tmp_path):
+def test_a_policy_begins_without_its_shadow_by_an_operator_and_stays_so(make_router):
     given = {**TWO_SLOTS, 'shadow_server': '/shadow', 'shadow_minimum_episodes': 5}
-    rig = RoutingRig(tmp_path, **given)
+    rig = make_router(**given)
     rig.core.recorder = Recorder()
     rig.core.update_canary()
     assert '0 of 5 episodes' in rig.slots['b'].text
@@ -225,14 +223,13 @@ def test_a_policy_begins_without_its_shadow_by_an_operator_and_stays_so(tmp_path
     assert '0 of 5 episodes' in rig.core.unmet_requirements('act@c')
     rig.close()
 
-    again = RoutingRig(tmp_path, **given)
+    again = make_router(**given)
     again.core.update_canary()
     assert again.slots['b'].text == ''
     assert again.core.qualification.of('act@b').waiver == BY
     # an operator sees it in the state of the slot
     state = slot_state(again.core.table, again.slots['b'], 0)
     assert state.text == f'shadow requirements waived (0 of 5 episodes) by {BY}'
-    again.close()
 
 
 def test_no_shadow_is_skipped_for_a_policy_that_is_not_known(rig):

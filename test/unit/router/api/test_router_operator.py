@@ -15,19 +15,16 @@ PLAN = {**TWO_SLOTS, 'canary_plan': ('5', '100')}
 
 
 @pytest.fixture
-def rig(tmp_path):
-    built = RoutingRig(tmp_path)
-    yield built
-    built.close()
+def rig(make_router):
+    return make_router()
 
 
 @pytest.fixture
-def canary(tmp_path):
+def canary(make_router):
     """A router whose canary runs its first step."""
-    built = RoutingRig(tmp_path, **PLAN)
+    built = make_router(**PLAN)
     built.core.update_canary()
-    yield built
-    built.close()
+    return built
 
 
 def failing(rig: RoutingRig, slot: str) -> None:

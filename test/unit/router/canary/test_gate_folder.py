@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from support.router.dispatch_rig import answer_bytes, episode_in, request_bytes
 from support.router.router_core_rig import RoutingRig, TWO_SLOTS
@@ -20,10 +22,14 @@ RECORD = GateRecord('act@b', 'act@a', 'passed', '', 30, 100, '', '')
 
 
 @pytest.fixture
-def rig(tmp_path):
-    built = RoutingRig(tmp_path / 'state', **TWO_SLOTS, gate_folder=str(tmp_path / 'gates'))
-    yield built
-    built.close()
+def gated(make_router, tmp_path):
+    """Make routers that have a folder of gate records."""
+    return partial(make_router, **TWO_SLOTS, gate_folder=str(tmp_path / 'gates'))
+
+
+@pytest.fixture
+def rig(gated):
+    return gated()
 
 
 def text(rig: RoutingRig) -> str:
@@ -51,9 +57,8 @@ def test_a_record_against_an_earlier_champion_is_stale(rig, tmp_path):
     assert 'slot a serves act@z' in text(rig)
 
 
-def test_a_promoted_policy_needs_no_record_until_its_rollout_ends(tmp_path):
-    given = {**TWO_SLOTS, 'gate_folder': str(tmp_path / 'gates'), 'canary_plan': ('50', '100')}
-    built = RoutingRig(tmp_path / 'state', **given)
+def test_a_promoted_policy_needs_no_record_until_its_rollout_ends(gated, tmp_path):
+    built = gated(canary_plan=('50', '100'))
     write_record(tmp_path / 'gates', RECORD)
     text(built)
     assert text(built) == ''
@@ -63,12 +68,11 @@ def test_a_promoted_policy_needs_no_record_until_its_rollout_ends(tmp_path):
     assert text(built) == ''
     built.close()
     # a router that starts during the watch locks the fleet out at no moment
-    built = RoutingRig(tmp_path / 'state', **given)
+    built = gated(canary_plan=('50', '100'))
     assert built.slots['b'].unmet_requirements == ''
     assert text(built) == ''
     run_slot_command(built.core, R.CANARY_STOP, '', 'over', split_percent=50)
     assert 'it has no gate record in' in text(built)
-    built.close()
 
 
 def test_an_earlier_promotion_does_not_admit_a_policy_for_another_champion(rig, tmp_path):
@@ -101,9 +105,8 @@ def test_a_poll_does_not_undo_the_hold_of_a_swap_in_the_meantime(rig, tmp_path, 
 
 
 @pytest.mark.parametrize('state', ON_TRIAL)
-def test_a_record_that_is_gone_rolls_no_running_canary_back(tmp_path, state):
-    given = {**TWO_SLOTS, 'canary_plan': ('50', '100'), 'gate_folder': str(tmp_path / 'gates')}
-    built = RoutingRig(tmp_path / 'state', **given)
+def test_a_record_that_is_gone_rolls_no_running_canary_back(gated, tmp_path, state):
+    built = gated(canary_plan=('50', '100'))
     write_record(tmp_path / 'gates', RECORD)
     assert text(built) == ''
     record = built.core.canary.canary.record
@@ -116,30 +119,25 @@ def test_a_record_that_is_gone_rolls_no_running_canary_back(tmp_path, state):
     built.hear('/b1', policy='act@c')
     assert built.slots['b'].unmet_requirements == GATE_UNREAD
     assert 'it has no gate record in' in text(built)
-    built.close()
 
 
-def test_before_the_first_poll_nothing_is_admitted(tmp_path):
-    built = RoutingRig(tmp_path / 'state', **TWO_SLOTS, gate_folder=str(tmp_path / 'gates'))
-    assert built.slots['b'].unmet_requirements == GATE_UNREAD
+def test_before_the_first_poll_nothing_is_admitted(rig, tmp_path):
+    assert rig.slots['b'].unmet_requirements == GATE_UNREAD
     write_record(tmp_path / 'gates', RECORD)
-    assert text(built) == ''
-    built.close()
+    assert text(rig) == ''
 
 
-def test_shadow_and_gate_are_both_named(tmp_path):
-    given = {**TWO_SLOTS, 'shadow_server': '/shadow', 'shadow_minimum_episodes': 5}
-    built = RoutingRig(tmp_path, **given, gate_folder=str(tmp_path / 'gates'))
-    found = text(built)
+def test_shadow_and_gate_are_both_named(gated):
+    found = text(gated(shadow_server='/shadow', shadow_minimum_episodes=5))
     assert '0 of 5 episodes' in found
     assert 'it has no gate record in' in found
-    built.close()
 
 
 @pytest.mark.parametrize('first', ['chunk', 'status'])
-def test_a_policy_that_is_swapped_in_drives_no_running_episode_without_a_record(tmp_path, first):
-    given = {**TWO_SLOTS, 'split_percent': 50, 'gate_folder': str(tmp_path / 'gates')}
-    built = RoutingRig(tmp_path / 'state', **given)
+def test_a_policy_that_is_swapped_in_drives_no_running_episode_without_a_record(
+    gated, tmp_path, first
+):
+    built = gated(split_percent=50)
     write_record(tmp_path / 'gates', RECORD)
     assert text(built) == ''
     built.core.is_open = True
@@ -167,13 +165,10 @@ def test_a_policy_that_is_swapped_in_drives_no_running_episode_without_a_record(
     assert ask(2, 'act@c', Flag.POLICY_CHANGED) == 'a'
     assert built.slots['b'].unmet_requirements == GATE_UNREAD
     assert 'it has no gate record in' in text(built)
-    built.close()
 
 
-def test_the_shadow_requirements_of_a_swapped_in_policy_hold_at_once(tmp_path):
-    given = {**TWO_SLOTS, 'shadow_server': '/shadow', 'shadow_minimum_episodes': 5}
-    built = RoutingRig(tmp_path, **given)
+def test_the_shadow_requirements_of_a_swapped_in_policy_hold_at_once(make_router):
+    built = make_router(**TWO_SLOTS, shadow_server='/shadow', shadow_minimum_episodes=5)
     built.slots['b'].unmet_requirements = ''
     built.hear('/b1', policy='act@c', swapped=True)
     assert '0 of 5 episodes' in built.slots['b'].unmet_requirements
-    built.close()

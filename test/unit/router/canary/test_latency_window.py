@@ -20,12 +20,11 @@ SLOW_MS, FAST_MS = 900.0, 20.0
 
 
 @pytest.fixture
-def rig(tmp_path):
-    built = RoutingRig(tmp_path, **TWO_SLOTS, canary_plan=('25', '50', '100'))
+def rig(make_router):
+    built = make_router(**TWO_SLOTS, canary_plan=('25', '50', '100'))
     poll(built, 2)
     assert built.core.canary.canary.state is CanaryPhase.RUNNING
-    yield built
-    built.close()
+    return built
 
 
 def poll(rig: RoutingRig, times: int = 1) -> None:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 from support.router.dispatch_rig import ask_of, episode_in, SECOND, SLOTS
 from support.router.replica_rig import ControlRig, OPEN_TIMEOUT_S, places_of, SINGLE, THREE
-from support.router.router_core_rig import RoutingRig
 from support.server import session_rig
 
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
@@ -313,17 +312,16 @@ def test_a_robot_that_one_policy_does_not_take_is_asked_of_it_once(make):
 
 @pytest.mark.parametrize('status', [{'active': False}, {'policy': 'other@a'}])
 def test_a_server_that_reloads_between_two_rounds_gets_no_request_for_a_closed_session(
-    tmp_path, status
+    make_router, status
 ):
     """The load of a small policy is shorter than a round."""
-    rig = RoutingRig(tmp_path)
+    rig = make_router()
     robot = rig.robot()
     server, *others = robot.places['a']
     rig.hear(server, **status)
     rig.hear(server)
     assert rig.replicas[server].is_ready
     assert robot.places['a'] == tuple(others)
-    rig.close()
 
 
 def test_a_slot_has_the_sessions_of_all_robots_before_it_gets_a_share(make):

@@ -8,16 +8,8 @@ import sys
 import threading
 
 import pytest
-from support.router.dispatch_rig import answer_bytes
-from support.router.shadow_feed_rig import (
-    ALL,
-    feed_rig,
-    LIMIT_S,
-    LIVE,
-    MS,
-    SECOND,
-    SHADOW,
-)
+from support.router.dispatch_rig import answer_bytes, MS, SECOND
+from support.router.shadow_feed_rig import ALL, feed_rig, LIMIT_S, LIVE, SHADOW
 
 from lerobot_serve.cage import limits_encoding
 from lerobot_serve.contract.limits import ID_LIMIT

@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
-from support.router.dispatch_rig import answer_bytes, request_bytes
-from support.router.shadow_feed_rig import feed_rig, LIVE, SECOND, SHADOW
+from support.router.dispatch_rig import answer_bytes, request_bytes, SECOND
+from support.router.shadow_feed_rig import feed_rig, LIVE, SHADOW
 
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 
@@ -44,7 +44,9 @@ def test_nothing_raises_in_the_thread_in_whatever_order_it_comes(shared, events)
         elif what == 'shadow':
             shared.feed.on_shadow_chunk(raw)
         elif what == 'again':
-            shared.feed.on_second_draw(answer_bytes(request, policy=LIVE, name=f'{name}~again'))
+            shared.feed.on_second_draw(
+                answer_bytes(request, policy=LIVE, client_id=f'{name}~again')
+            )
         elif what == 'cut':
             shared.feed.on_shadow_chunk(raw[:number])
             shared.feed.on_second_draw(raw[:number])

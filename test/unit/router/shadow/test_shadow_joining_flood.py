@@ -20,7 +20,7 @@ from support.router.joining_rig import (
 )
 from support.router.shadow_rig import key, run, S
 
-from lerobot_serve.router.shadow.sample_joiner import JoinedSample, NO_ROWS, RequestKey
+from lerobot_serve.router.shadow.sample_joiner import NO_ROWS, RequestKey, Sample
 
 
 def test_the_oldest_request_makes_room():
@@ -82,7 +82,7 @@ events = st.tuples(
 def test_of_any_flood_each_request_ends_once_and_no_more_is_kept_than_allowed(script):
     join, now_ns = joiner(), 0
     begun: set[RequestKey] = set()
-    whole: list[JoinedSample] = []
+    whole: list[Sample] = []
     for what, robot, seq, size in script:
         now_ns += S
         of = key(seq, f'robot_{robot}')

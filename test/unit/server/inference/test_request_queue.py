@@ -46,6 +46,17 @@ def test_a_robot_that_has_less_to_play_than_it_thought_is_believed():
     assert request_queue.take_batch()[0].runs_dry_ns == 40
 
 
+def test_forget_drops_what_waits_and_tells_so():
+    request_queue = RequestQueue()
+    for name, seq in (('a', 1), ('a', 2), ('b', 1)):
+        request_queue.put(queued(name, seq))
+    assert request_queue.discard_session('a#1').header.seq == 2
+    assert not request_queue.discard_session('a#1')
+    assert take_all(request_queue) == [('b', 1)]
+    request_queue.put(queued('a', 3))
+    assert request_queue.take_batch()[0].superseded == 0
+
+
 def test_only_requests_of_earlier_episodes_are_forgotten():
     request_queue = RequestQueue()
     request_queue.put(queued('a', 1, episode=4))

@@ -92,6 +92,13 @@ def test_a_new_epoch_replaces_the_session():
     assert old.session_id != new.session_id
 
 
+def test_asking_again_is_being_heard():
+    sessions = table()
+    sessions.open(ask(), 0, MANY)
+    sessions.open(ask(), 60 * S, MANY)
+    assert sessions.close_expired(61 * S, lambda _: False) == []
+
+
 def test_an_old_session_is_not_open_though_the_new_one_has_its_epoch():
     sessions = table()
     old = sessions.open(ask(), 0, MANY)
