@@ -33,7 +33,7 @@ ENDED = re.compile(r'(\S+) ended with (.*)')
 
 
 @dataclass(slots=True)
-class Child:
+class DemoChild:
     """A command that runs, its log, and the part of the log that is read already."""
 
     name: str
@@ -57,9 +57,9 @@ class ChildProcesses:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder, self.environment = folder, dict(environment)
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, DemoChild] = {}
 
-    def start(self, name: str, command: Sequence[str]) -> Child:
+    def start(self, name: str, command: Sequence[str]) -> DemoChild:
         """Start a command with its output in NAME.log. Raises OSError."""
         log = self._folder / f'{name}.log'
         # the log of the dashboard holds its token; closed in end(), after the process
@@ -73,7 +73,7 @@ class ChildProcesses:
                 env=self.environment,
                 start_new_session=True,
             )
-            self.children[name] = Child(name, process, log, file)
+            self.children[name] = DemoChild(name, process, log, file)
         return self.children[name]
 
     def ended(self) -> dict[str, int]:
@@ -183,7 +183,7 @@ NAME = 'dashboard'
 FREE_PORT = ('--port', '0')
 
 
-class Dashboard:
+class DashboardProcess:
     """
     Starts the command with the fleet, so that the page is there before the first robot moves, and
     finds its address in what it prints. The demo goes on without it: a port that is taken leads to

@@ -19,7 +19,7 @@ from lerobot_serve.tools.audit.checks.check import TRACE_CHECKS
 from lerobot_serve.tools.audit.engine import run_audit
 from lerobot_serve.tools.audit.report import audit_report
 from lerobot_serve.tools.traces.query import TraceQuery
-from lerobot_serve.tools.traces.trace_run import Entry
+from lerobot_serve.tools.traces.trace_run import TraceEntry
 from lerobot_serve.trace.format.records import (
     CanaryRecord,
     ExecutedRecord,
@@ -66,7 +66,7 @@ def read_records(traces: Path) -> RunRecords:
     return records
 
 
-def add_entry(records: RunRecords, entry: Entry) -> None:
+def add_entry(records: RunRecords, entry: TraceEntry) -> None:
     """Add one record; those of other kinds and nodes are skipped."""
     record, time_s = entry.record, entry.time_s
     if entry.run.role == EDGE:

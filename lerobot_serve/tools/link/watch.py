@@ -41,7 +41,7 @@ QUERY_TIMEOUT_S = 1.0
 
 
 @dataclass
-class Endpoint:
+class WatchedEndpoint:
     """One session, and what it has seen."""
 
     name: str
@@ -66,7 +66,7 @@ class LinkWatch:
         configuration(settings)
         self._settings, self._client, self._servers = settings, client, servers
         self._problems: dict[str, str] = {}
-        self._endpoints: list[Endpoint] = []
+        self._endpoints: list[WatchedEndpoint] = []
         self._answers: dict[str, ServerAnswers] = {}
         self._stack = ExitStack()
         try:
@@ -123,7 +123,7 @@ class LinkWatch:
 
     def _watch(self, name: str, link: ZenohLink) -> None:
         self._stack.callback(link.close)
-        endpoint = Endpoint(name, link, KeyCounter(), set())
+        endpoint = WatchedEndpoint(name, link, KeyCounter(), set())
         site = self._settings.site
 
         def on_presence(key: str, is_alive: bool) -> None:

@@ -62,7 +62,7 @@ class Step(Enum):
     RESTORE = 'restore'
 
 
-class Champion(Enum):
+class SlotA(Enum):
     """Whether slot a serves the version that the loop made the champion."""
 
     # or another policy, which a person put there
@@ -99,12 +99,12 @@ _WITH_CHAMPION: dict[tuple[Rollout, Candidate], Step] = {
     (Rollout.PROMOTED, Candidate.UNGATED): Step.FINISH,
     (Rollout.PROMOTED, Candidate.ADMITTED): Step.FINISH,
 }
-STEPS: dict[tuple[Rollout, Champion, Candidate], Step] = {
+STEPS: dict[tuple[Rollout, SlotA, Candidate], Step] = {
     (rollout, champion, candidate): (
-        Step.RESTORE if champion is Champion.FORGOTTEN and rollout in RESTORING else step
+        Step.RESTORE if champion is SlotA.FORGOTTEN and rollout in RESTORING else step
     )
     for (rollout, candidate), step in _WITH_CHAMPION.items()
-    for champion in Champion
+    for champion in SlotA
 }
 
 

@@ -14,7 +14,7 @@ from support.waiting import wait_until
 
 from lerobot_serve.demo.child_processes import (
     child_processes,
-    Dashboard,
+    DashboardProcess,
     FleetLog,
     node_of,
     process_ids,
@@ -104,7 +104,7 @@ TYPED = TypedCommand(0.0, 'serve', 'lerobot-serve dashboard')
 TAKEN = 'raise SystemExit("port 8300 is taken")'
 
 
-def lines_of(dashboard: Dashboard, count: int) -> list[str]:
+def lines_of(dashboard: DashboardProcess, count: int) -> list[str]:
     lines: list[str] = []
 
     def has_all() -> bool:
@@ -118,7 +118,7 @@ def lines_of(dashboard: Dashboard, count: int) -> list[str]:
 
 def test_the_address_is_shown(tmp_path):
     with child_processes(tmp_path, os.environ) as children:
-        dashboard = Dashboard(children, printing(tmp_path, SERVES), TYPED)
+        dashboard = DashboardProcess(children, printing(tmp_path, SERVES), TYPED)
         dashboard.start()
         assert lines_of(dashboard, 1) == ['dashboard: http://127.0.0.1:1/#token=x']
         assert dashboard.address == 'http://127.0.0.1:1/#token=x'
@@ -126,7 +126,7 @@ def test_the_address_is_shown(tmp_path):
 
 def test_a_port_that_is_taken_leads_to_a_free_one(tmp_path):
     with child_processes(tmp_path, os.environ) as children:
-        dashboard = Dashboard(children, printing(tmp_path, TAKEN, SERVES), TYPED)
+        dashboard = DashboardProcess(children, printing(tmp_path, TAKEN, SERVES), TYPED)
         dashboard.start()
         assert lines_of(dashboard, 1) == ['dashboard: http://127.0.0.1:1/#token=x']
         assert children.children['dashboard'].process.args[-2:] == ['--port', '0']
@@ -134,7 +134,7 @@ def test_a_port_that_is_taken_leads_to_a_free_one(tmp_path):
 
 def test_a_dashboard_that_cannot_start_is_one_line(tmp_path):
     with child_processes(tmp_path, os.environ) as children:
-        dashboard = Dashboard(children, printing(tmp_path, TAKEN, TAKEN), TYPED)
+        dashboard = DashboardProcess(children, printing(tmp_path, TAKEN, TAKEN), TYPED)
         dashboard.start()
         (line,) = lines_of(dashboard, 1)
         assert line == 'the dashboard has ended: port 8300 is taken'

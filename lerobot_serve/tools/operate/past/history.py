@@ -16,7 +16,7 @@ from typing import Any
 
 from lerobot_serve.tools.operate.past.history_words import decision_text, is_decision
 from lerobot_serve.tools.traces.query import TraceQuery
-from lerobot_serve.tools.traces.trace_run import Entry
+from lerobot_serve.tools.traces.trace_run import TraceEntry
 from lerobot_serve.trace.format.records import (
     IncidentRecord,
     OutcomeRecord,
@@ -84,7 +84,7 @@ class _Reader:
         self._outcomes: dict[str, tuple[str, str]] = {}
         self._reported: set[str] = set()
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TraceEntry) -> None:
         record, role, node = entry.record, entry.run.role, entry.run.node
         if isinstance(record, OutcomeRecord):
             self._add_outcome(record)

@@ -12,7 +12,7 @@ from support.time_zone import time_zone
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.loop import journal
 from lerobot_serve.tools.loop.history import entry_line, entry_text, summarize, summary_lines
-from lerobot_serve.tools.loop.journal import Entry, Journal
+from lerobot_serve.tools.loop.journal import Journal, JournalEntry
 
 V1, V2, V3 = 'reach@0000000000000001', 'reach@0000000000000002', 'reach@0000000000000003'
 BEGAN = [('loop_started', '', 'store /s'), ('champion', V1, ''), ('idle', '', 'off')]
@@ -22,9 +22,9 @@ PROMOTED = [*STARTED, ('promoted', V2, 'promoted: all')]
 FINISHED = [*PROMOTED, ('watched', V2, ''), ('finished', V2, ''), ('champion', V2, '')]
 
 
-def entries(*events: tuple[str, str, str], hour: int = 1) -> list[Entry]:
+def entries(*events: tuple[str, str, str], hour: int = 1) -> list[JournalEntry]:
     return [
-        Entry(f'2026-06-01T{hour:02}:{number:02}:00+00:00', *each)
+        JournalEntry(f'2026-06-01T{hour:02}:{number:02}:00+00:00', *each)
         for number, each in enumerate(events)
     ]
 
