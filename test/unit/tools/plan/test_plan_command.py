@@ -94,11 +94,6 @@ def test_none_within_the_limit_is_status_1(capsys):
     assert told['reason'].startswith('not even 1')
 
 
-def test_a_network_that_is_too_slow_is_named(capsys):
-    assert main(['plan', *SMALL, '--network-ms', '2500']) == 1
-    assert 'alone take 2.65 s, but the buffer at a request is 2 s' in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ('given', 'words'),
     [
