@@ -42,35 +42,13 @@ class DemoEvent:
     act: str = ''
 
 
-@dataclass(slots=True)
-class RobotStatus:
-    """State and figures of one robot; `view` is what operators see of it."""
-
-    view: RobotView
-    stalls: int = 0
-    chunks: int = 0
-    executed: int = 0
-    cage_trips: int = 0
-    ticks: int = 0
-    control_steps_missed: int = 0
-    drops: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def state(self) -> str:
-        return self.view.state
-
-    @property
-    def server(self) -> str:
-        return self.view.edge.server
-
-
 class Scoreboard:
     """Hold `lock` to read several related figures."""
 
     def __init__(self, robots: list[str]) -> None:
         self.lock = threading.Lock()
         self.changed = threading.Event()
-        self.robots = {name: RobotStatus(RobotView(edge_node_name(name))) for name in robots}
+        self.robots = {name: RobotView(edge_node_name(name)) for name in robots}
         self.ended_episodes: list[EndedEpisode] = []
         self.events: list[DemoEvent] = []
         # episode -> its policy
@@ -93,7 +71,7 @@ class Scoreboard:
     def add_arm_frame(self, robot: str, frame: ArmFrame) -> None:
         """Add the pose of an arm, under the policy that controls it. Executor."""
         with self.lock:
-            version = version_of(self.robots[robot].view.edge.policy)
+            version = version_of(self.robots[robot].edge.policy)
             if version:
                 self.clips.setdefault((robot, version), ArmClip()).add(frame)
 

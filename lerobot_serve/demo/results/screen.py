@@ -147,7 +147,7 @@ class Screen:
         """Return the view; a picture shows whole lines, a terminal cuts long ones."""
         with self._board.lock:
             latest = self._board.events[-EVENTS_SHOWN:]
-            robots = [robot.view for robot in self._board.robots.values()]
+            robots = list(self._board.robots.values())
         rollout = (
             self.watch.text(self.shadow, CHANGES_SHOWN) if self.watch else 'the router is starting'
         )
@@ -203,8 +203,8 @@ def status_line(board: Scoreboard) -> str:
         f'{version or "?"} {good}/{of}'
         for version, (good, of) in sorted(named(board.successes()).items())
     )
-    stalls = sum(robot.stalls for robot in board.robots.values())
-    executed = sum(robot.executed for robot in board.robots.values())
+    stalls = sum(robot.edge.stalls for robot in board.robots.values())
+    executed = sum(robot.edge.actions_executed for robot in board.robots.values())
     return f'targets reached: {rates or "none"}; {executed} actions executed, {stalls} stalls'
 
 

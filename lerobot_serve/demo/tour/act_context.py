@@ -208,8 +208,6 @@ class ActContext:
 
     def _status_text(self) -> str:
         """Return the state of robots and router, for the error of an act."""
-        robots = [
-            f'{n}: {r.state} {r.view.edge.reason}'.strip() for n, r in self.board.robots.items()
-        ]
+        robots = [f'{n}: {r.state} {r.edge.reason}'.strip() for n, r in self.board.robots.items()]
         health = self.router().state.health or 'no status received'
         return f'{"; ".join(robots)}; router: {health}; see {self.folder}/*.log'
