@@ -16,7 +16,7 @@ from support.edge.robot_rig import (
     ROBOTS,
     SIM_ARM,
 )
-from support.tools.findings import listed
+from support.tools.findings import by_name, listed, wrong
 import yaml
 
 from lerobot_serve.contract.services.action_range import ActionRange
@@ -49,20 +49,12 @@ SERVED = PolicyDescription(
 )
 
 
-def verdicts(findings) -> dict[str, FindingLevel]:
-    return {finding.name: finding.verdict for finding in findings}
-
-
-def wrong(findings) -> dict[str, FindingLevel]:
-    return {name: v for name, v in verdicts(findings).items() if v is not FindingLevel.OK}
-
-
 @pytest.mark.parametrize('file', sorted(ROBOTS.glob('*.yaml')), ids=lambda file: file.stem)
 def test_the_robots_that_ship_are_well(file):
     robot, findings = check_robot_file(str(file))
     assert robot.name == file.stem
-    assert wrong(findings) == {}
-    assert {'file', 'joint names', 'limits'} <= verdicts(findings).keys()
+    assert wrong(findings) == []
+    assert {'file', 'joint names', 'limits'} <= by_name(findings).keys()
 
 
 def test_a_mistake_in_the_file_is_told_as_the_edge_tells_it(tmp_path):
@@ -149,4 +141,4 @@ def test_what_a_server_would_refuse_or_warn_of_is_found(golden):
 def test_a_camera_under_another_name_may_be_renamed():
     renamed = parse(changed('rename_map', {FRONT_PATH.partition('/')[2]: 'top'}), 'f')
     served = replace(SERVED, cameras=(PolicyCamera('top', 48, 64), SERVED.cameras[1]))
-    assert wrong(check_agreement(renamed, served, RULES)) == {}
+    assert wrong(check_agreement(renamed, served, RULES)) == []
