@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from lerobot_serve.tools.link.report import link_report
 from lerobot_serve.tools.link.survey import (
     is_token,
     key_rates,
     KeyCount,
     KeyCounter,
     KeyRate,
+    link_report,
     LinkSurvey,
     Participant,
     participant,

@@ -7,6 +7,7 @@ from datetime import datetime, UTC
 import json
 
 import pytest
+from support.loop.played_fleet import V1, V2, V3
 from support.time_zone import time_zone
 
 from lerobot_serve.tools.cli.main import main
@@ -14,7 +15,6 @@ from lerobot_serve.tools.loop import journal
 from lerobot_serve.tools.loop.history import entry_line, entry_text, summarize, summary_lines
 from lerobot_serve.tools.loop.journal import Journal, JournalEntry
 
-V1, V2, V3 = 'reach@0000000000000001', 'reach@0000000000000002', 'reach@0000000000000003'
 BEGAN = [('loop_started', '', 'store /s'), ('champion', V1, ''), ('idle', '', 'off')]
 ADMITTED = [('new_version', V2, f'trained from {V1}'), ('gate_admitted', V2, '40 episodes')]
 STARTED = [*ADMITTED, ('rollout_started', V2, ''), ('on_trial', V2, 'running')]
