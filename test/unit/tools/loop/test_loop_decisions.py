@@ -141,28 +141,26 @@ def test_a_finish_that_left_slot_a_without_a_policy_goes_on():
         assert found.rollout is Rollout.UNKNOWN
 
 
-def test_the_newest_child_of_the_champion_is_the_candidate():
-    versions = [version(V2, V1), version(V3, V1)]
-    found = choose(versions, V1, {}, ())
-    assert (found.candidate, found.version) == (Candidate.UNGATED, V3)
-    # its parent may have another name in its server
-    assert choose(versions, f'renamed@{V1[-16:]}', {}, ()).version == V3
+@pytest.mark.parametrize(
+    ('parents', 'champion', 'barred', 'version_of', 'why_not'),
+    [
+        # the newest child of the champion, whose server may give it another name
+        ({V2: V1, V3: V1}, V1, '', V3, ''),
+        ({V2: V1, V3: V1}, f'renamed@{V1[-16:]}', '', V3, ''),
+        ({V3: V2}, V1, '', '', f'was trained from {V2}, and not from {V1}'),
+        # one that was rolled back is passed over for an older one
+        ({V2: V1, V3: V1}, V1, V3[-16:], V2, ''),
+        ({V3: V1}, V1, V3[-16:], '', 'was rolled back'),
+    ],
+)
+def test_which_version_is_the_candidate(parents, champion, barred, version_of, why_not):
+    found = choose([version(*each) for each in parents.items()], champion, {}, {barred})
+    assert found.candidate is (Candidate.UNGATED if version_of else Candidate.NONE)
+    assert found.version == version_of and why_not in found.why_not
 
 
 def test_without_a_champion_nothing_is_chosen_and_nothing_is_said():
     assert choose([version(V2, V1), version(V3, '')], '', {}, ()) == Choice()
-
-
-def test_a_child_of_another_version_is_stale():
-    found = choose([version(V3, V2)], V1, {}, ())
-    assert found.candidate is Candidate.NONE
-    assert f'was trained from {V2}, and not from {V1}' in found.why_not
-
-
-def test_one_that_was_rolled_back_is_passed_over_for_an_older_one():
-    versions = [version(V2, V1), version(V3, V1)]
-    assert choose(versions, V1, {}, {V3[-16:]}).version == V2
-    assert 'was rolled back' in choose(versions[1:], V1, {}, {V3[-16:]}).why_not
 
 
 @pytest.mark.parametrize('verdict', VERDICTS)
