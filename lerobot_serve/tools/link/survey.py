@@ -17,6 +17,19 @@ from lerobot_serve.telemetry.percentiles import percentile
 from lerobot_serve.tools.output.report import Part, Report, Table
 from lerobot_serve.zenoh.keys import Role
 
+ALIVE = 'alive'
+CLIENT_KEY = re.compile(
+    f'{KEY_ROOT}/(?P<site>{SEGMENT})/(?P<server>{SEGMENT})/'
+    f'(?P<role>{"|".join(Role)})/(?P<client>{SEGMENT})/.+'
+)
+INSTANCE_KEY = re.compile(f'{KEY_ROOT}/{SEGMENT}/{SEGMENT}/instance/{SEGMENT}')
+SERVER_KEY = re.compile(f'{KEY_ROOT}/(?P<site>{SEGMENT})/(?P<server>{SEGMENT})/.+')
+BYTES_PER_KB = 1000.0
+NONE = '-'
+HEADS = ('participant', 'client of', 'role', 'token', 'get_status p50', 'p99 [ms]', 'policy')
+# policy_type in the status of a router
+ROUTER = 'router'
+
 
 @dataclass(slots=True)
 class ServerAnswers:
@@ -95,15 +108,6 @@ class LinkSurvey:
         )
 
 
-ALIVE = 'alive'
-CLIENT_KEY = re.compile(
-    f'{KEY_ROOT}/(?P<site>{SEGMENT})/(?P<server>{SEGMENT})/'
-    f'(?P<role>{"|".join(Role)})/(?P<client>{SEGMENT})/.+'
-)
-INSTANCE_KEY = re.compile(f'{KEY_ROOT}/{SEGMENT}/{SEGMENT}/instance/{SEGMENT}')
-SERVER_KEY = re.compile(f'{KEY_ROOT}/(?P<site>{SEGMENT})/(?P<server>{SEGMENT})/.+')
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Participant:
     """A server or router, or with a `role` one of its clients; names as in keys."""
@@ -135,9 +139,6 @@ def is_instance(key: str) -> bool:
 def is_token(key: str) -> bool:
     """Return whether a key is the one of a liveliness token."""
     return key.endswith(f'/{ALIVE}')
-
-
-BYTES_PER_KB = 1000.0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -189,12 +190,6 @@ def key_rates(counters: Iterable[Mapping[str, KeyCount]], duration_s: float) -> 
         KeyRate(key, count.messages / duration_s, count.size_bytes / BYTES_PER_KB / duration_s)
         for key, count in sorted(most.items())
     ]
-
-
-NONE = '-'
-HEADS = ('participant', 'client of', 'role', 'token', 'get_status p50', 'p99 [ms]', 'policy')
-# policy_type in the status of a router
-ROUTER = 'router'
 
 
 def link_report(survey: LinkSurvey) -> Report:

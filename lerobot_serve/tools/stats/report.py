@@ -19,6 +19,10 @@ from lerobot_serve.tools.stats.quantile_sketch import ERROR, QuantileSketch
 from lerobot_serve.tools.stats.time_series import Mergeable, Proportion, TimeSeries
 
 NAME_WIDTH = 16
+# role nearest to the decision first
+ROLES = ('router', 'edge', 'server')
+Series = TypeVar('Series')
+Value = TypeVar('Value', bound=Mergeable)
 
 
 def stats_report(stats: TraceStats, paths: Sequence[str] = ()) -> Report:
@@ -133,12 +137,6 @@ def _tally_json(tally: GroupStats) -> dict[str, Any]:
         'oldest_age_s': tally.oldest_age_s,
         'drops': dict(tally.drops),
     }
-
-
-# role nearest to the decision first
-ROLES = ('router', 'edge', 'server')
-Series = TypeVar('Series')
-Value = TypeVar('Value', bound=Mergeable)
 
 
 def html_report(stats: TraceStats) -> str:

@@ -24,6 +24,9 @@ from lerobot_serve.tools.plan.simulation import FleetSimulation, SimulatedReques
 from lerobot_serve.tools.plan.simulation_result import SimulationResult
 from lerobot_serve.tools.plan.sites.costs import router_failover_s, SiteCosts, SiteShape
 
+LOSS_AT, STORE_BACK_AT = 0.5, 0.75
+ROUTER_LOST = 'router_lost'
+
 
 @dataclass(frozen=True, slots=True)
 class StoreResult:
@@ -102,10 +105,6 @@ class SimulatedStore:
     def _check_caught_up(self, now_s: float) -> None:
         if self._back_s is not None and self._caught_up_s is None and not self._waiting:
             self._caught_up_s = now_s - self._back_s
-
-
-LOSS_AT, STORE_BACK_AT = 0.5, 0.75
-ROUTER_LOST = 'router_lost'
 
 
 @unique
