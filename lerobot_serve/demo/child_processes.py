@@ -30,6 +30,15 @@ END_LIMIT_S = 110.0
 # a line of `up`: the name of the process, then what it prints
 PREFIXED = re.compile(r'(\S+) +\| (.*)')
 ENDED = re.compile(r'(\S+) ended with (.*)')
+ADDRESS = re.compile(r'https?://\S+')
+# what lets a person act; a picture of the screen is shown to others
+TOKEN = re.compile(r'#token=\S+')
+NAME = 'dashboard'
+# a second start takes any free port
+FREE_PORT = ('--port', '0')
+# of a verb after Ctrl-C; none of them has to finish something
+VERB_END_S, VERB_LIMIT_S = 3.0, 120.0
+Wait = Callable[[Callable[[], bool], float, str], Any]
 
 
 @dataclass(slots=True)
@@ -175,14 +184,6 @@ def node_of(words: Sequence[str]) -> str:
     return '/'.join([*spaces[:1], program])
 
 
-ADDRESS = re.compile(r'https?://\S+')
-# what lets a person act; a picture of the screen is shown to others
-TOKEN = re.compile(r'#token=\S+')
-NAME = 'dashboard'
-# a second start takes any free port
-FREE_PORT = ('--port', '0')
-
-
 class DashboardProcess:
     """
     Starts the command with the fleet, so that the page is there before the first robot moves, and
@@ -222,11 +223,6 @@ class DashboardProcess:
         self.address = ''
         self.problem = f'the dashboard has ended: {child.lines.last_line or "no output"}'
         return self.problem
-
-
-# of a verb after Ctrl-C; none of them has to finish something
-VERB_END_S, VERB_LIMIT_S = 3.0, 120.0
-Wait = Callable[[Callable[[], bool], float, str], Any]
 
 
 def run_process(

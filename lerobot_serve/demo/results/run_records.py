@@ -31,6 +31,11 @@ from lerobot_serve.trace.format.schema import TraceError
 
 Points = list[tuple[float, float]]
 EDGE, ROUTER = 'edge', 'router'
+# what the rounds must gain together, and the evidence of each promotion
+GAIN, EVIDENCE = 0.2, 20.0
+PASSED = 'passed'
+# the router writes its trace behind the state that it publishes
+WRITTEN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +118,6 @@ def longest_gaps_ms(
             else:
                 between = max(between, gap_ms)
     return within, between
-
-
-# what the rounds must gain together, and the evidence of each promotion
-GAIN, EVIDENCE = 0.2, 20.0
-PASSED = 'passed'
-# the router writes its trace behind the state that it publishes
-WRITTEN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)

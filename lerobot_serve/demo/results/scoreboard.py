@@ -19,6 +19,19 @@ from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 
 # in the place of a policy, for episodes in which a person commanded
 CORRECTED = 'corrected'
+# length and frame rate of a shown clip, and how much is recorded to choose it from
+CLIP_S, FRAMES_HZ, RECORDED_S = 9.0, 12.0, 20.0
+# a longer gap between two frames ends the clip
+GAP_S = 1.0
+# an outcome and the first frame with the next target arrive in any order, so close to each other
+SETTLE_S = 0.2
+DRAINED = SlotState.State.DRAINED
+# phase of the canary -> label of its begin
+PHASE_MARKS = {
+    CanaryPhase.PAUSED: 'paused',
+    CanaryPhase.PROMOTED: 'promoted',
+    CanaryPhase.ROLLED_BACK: 'rolled back',
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +149,6 @@ def edge_node_name(robot: str) -> str:
     return f'/{robot}/edge_controller'
 
 
-# length and frame rate of a shown clip, and how much is recorded to choose it from
-CLIP_S, FRAMES_HZ, RECORDED_S = 9.0, 12.0, 20.0
-# a longer gap between two frames ends the clip
-GAP_S = 1.0
-# an outcome and the first frame with the next target arrive in any order, so close to each other
-SETTLE_S = 0.2
-
-
 @dataclass(frozen=True, slots=True)
 class ArmFrame:
     """The arm at one time: its two joints [rad], and the target [m] ahead and to the left."""
@@ -209,15 +214,6 @@ class ArmClip:
     @property
     def length_s(self) -> float:
         return self.frames[-1].time_s - self.frames[0].time_s if self.frames else 0.0
-
-
-DRAINED = SlotState.State.DRAINED
-# phase of the canary -> label of its begin
-PHASE_MARKS = {
-    CanaryPhase.PAUSED: 'paused',
-    CanaryPhase.PROMOTED: 'promoted',
-    CanaryPhase.ROLLED_BACK: 'rolled back',
-}
 
 
 def router_events(before: RouterView, after: RouterView) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,9 @@ from enum import Enum
 from lerobot_serve.tools.output.report import Facts, Part, Report
 from lerobot_serve.tools.output.text import printable
 
+BOLD = 1
+MARK_WIDTH = 4
+
 
 class FindingLevel(Enum):
     """State of a finding; `skipped`: not checked."""
@@ -83,9 +86,7 @@ MARKS = {
     FindingLevel.OK: ('ok', 32),
     FindingLevel.SKIPPED: ('skip', 90),
 }
-BOLD = 1
 PLURAL = {FindingLevel.FAILURE: 'failures', FindingLevel.WARNING: 'warnings'}
-MARK_WIDTH = 4
 
 
 def doctor_report(groups: Groups) -> Report:

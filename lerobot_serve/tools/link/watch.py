@@ -38,6 +38,8 @@ from lerobot_serve_interfaces.msg import ServerStatus
 
 QUERY_PERIOD_S = 0.05
 QUERY_TIMEOUT_S = 1.0
+TRY_S = 2.0
+QUIC = 'quic/'
 
 
 @dataclass
@@ -193,10 +195,6 @@ def ticks(until_s: float) -> Iterator[None]:
     while (left_s := until_s - time.monotonic()) > 0:
         time.sleep(min(QUERY_PERIOD_S, left_s))
         yield
-
-
-TRY_S = 2.0
-QUIC = 'quic/'
 
 
 def connection_problem(endpoint: str) -> str:

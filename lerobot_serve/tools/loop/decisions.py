@@ -24,6 +24,7 @@ from lerobot_serve.tools.operate.fleet_state import (
 from lerobot_serve.versions.manifest import Manifest
 
 TOO_FEW = 'too_few'
+TRIED_PHASES = frozenset(phase.word for phase in (*ON_TRIAL, CanaryPhase.PROMOTED))
 
 
 class Rollout(Enum):
@@ -75,7 +76,6 @@ class SlotA(Enum):
 SETTLED = frozenset({Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST})
 # a watch needs its champion to go back to; once it is over, `rollout finish` replaces it
 RESTORING = SETTLED | {Rollout.WATCHED}
-TRIED_PHASES = frozenset(phase.word for phase in (*ON_TRIAL, CanaryPhase.PROMOTED))
 _WITH_CHAMPION: dict[tuple[Rollout, Candidate], Step] = {
     (Rollout.UNKNOWN, Candidate.NONE): Step.WAIT,
     (Rollout.UNKNOWN, Candidate.UNGATED): Step.WAIT,

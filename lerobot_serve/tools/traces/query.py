@@ -20,6 +20,9 @@ from lerobot_serve.tools.traces.trace_run import TraceEntry, TraceRun
 from lerobot_serve.trace.format.run_files import first_part, group_parts
 from lerobot_serve.trace.format.schema import TraceError
 
+# exceeds the number of runs of a source; the runs of source N are numbered from N times this
+RUNS_OF_SOURCE = 1 << 32
+
 
 def find_runs(paths: Iterable[Path | str]) -> list[list[Path]]:
     """
@@ -43,10 +46,6 @@ def find_runs(paths: Iterable[Path | str]) -> list[list[Path]]:
             )
         runs |= {parts[0]: parts for parts in found}
     return list(runs.values())
-
-
-# exceeds the number of runs of a source; the runs of source N are numbered from N times this
-RUNS_OF_SOURCE = 1 << 32
 
 
 class RecordSource(Protocol):
