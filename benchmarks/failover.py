@@ -215,10 +215,10 @@ class FailoverScenario:
         if self.way.is_routed:
             busiest = max(self.stage.replicas(SLOT), key=lambda replica: replica.chunks)
             return busiest.server.split('/')[1]
-        return next(iter(self._robots.values())).server.split('/')[1]
+        return next(iter(self._robots.values())).edge.server.split('/')[1]
 
     def _stalls(self) -> list[int]:
-        return [each.stalls for each in self._robots.values()]
+        return [each.edge.stalls for each in self._robots.values()]
 
     def _wait_for_play(self, count: int) -> None:
         until = {name: done + count for name, done in self.witness.played.items()}
@@ -237,9 +237,11 @@ class FailoverScenario:
 
     def _wait_for_change(self) -> None:
         """Wait until every edge has published its state again."""
-        ticks = {name: each.ticks for name, each in self._robots.items()}
+        ticks = {name: each.edge.control_steps for name, each in self._robots.items()}
         self.stage.wait(
-            lambda: all(each.ticks > ticks[name] for name, each in self._robots.items()),
+            lambda: all(
+                each.edge.control_steps > ticks[name] for name, each in self._robots.items()
+            ),
             LIMIT_S,
             'all edges have published a state',
         )

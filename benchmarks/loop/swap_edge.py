@@ -74,9 +74,9 @@ def measure_swaps(stage: FleetStage, witness: CommandRecorder, swaps: int) -> Ca
     for number in range(swaps):
         policy = FOLDERS[VERSIONS[(number + 1) % 2]]
         for what, given in ((WITHOUT, ''), (WITH, policy)):
-            before = stage.board.robots[name].stalls
+            before = stage.board.robots[name].edge.stalls
             gaps[what].append(longest_gap_ms(stage, witness.commands[name], given))
-            stalls[what] += stage.board.robots[name].stalls - before
+            stalls[what] += stage.board.robots[name].edge.stalls - before
     return Case(
         'commands of a robot while its server swaps the policy',
         {},

@@ -30,10 +30,19 @@ END_LIMIT_S = 110.0
 # a line of `up`: the name of the process, then what it prints
 PREFIXED = re.compile(r'(\S+) +\| (.*)')
 ENDED = re.compile(r'(\S+) ended with (.*)')
+ADDRESS = re.compile(r'https?://\S+')
+# what lets a person act; a picture of the screen is shown to others
+TOKEN = re.compile(r'#token=\S+')
+NAME = 'dashboard'
+# a second start takes any free port
+FREE_PORT = ('--port', '0')
+# of a verb after Ctrl-C; none of them has to finish something
+VERB_END_S, VERB_LIMIT_S = 3.0, 120.0
+Wait = Callable[[Callable[[], bool], float, str], Any]
 
 
 @dataclass(slots=True)
-class Child:
+class DemoChild:
     """A command that runs, its log, and the part of the log that is read already."""
 
     name: str
@@ -57,9 +66,9 @@ class ChildProcesses:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder, self.environment = folder, dict(environment)
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, DemoChild] = {}
 
-    def start(self, name: str, command: Sequence[str]) -> Child:
+    def start(self, name: str, command: Sequence[str]) -> DemoChild:
         """Start a command with its output in NAME.log. Raises OSError."""
         log = self._folder / f'{name}.log'
         # the log of the dashboard holds its token; closed in end(), after the process
@@ -73,7 +82,7 @@ class ChildProcesses:
                 env=self.environment,
                 start_new_session=True,
             )
-            self.children[name] = Child(name, process, log, file)
+            self.children[name] = DemoChild(name, process, log, file)
         return self.children[name]
 
     def ended(self) -> dict[str, int]:
@@ -175,15 +184,7 @@ def node_of(words: Sequence[str]) -> str:
     return '/'.join([*spaces[:1], program])
 
 
-ADDRESS = re.compile(r'https?://\S+')
-# what lets a person act; a picture of the screen is shown to others
-TOKEN = re.compile(r'#token=\S+')
-NAME = 'dashboard'
-# a second start takes any free port
-FREE_PORT = ('--port', '0')
-
-
-class Dashboard:
+class DashboardProcess:
     """
     Starts the command with the fleet, so that the page is there before the first robot moves, and
     finds its address in what it prints. The demo goes on without it: a port that is taken leads to
@@ -222,11 +223,6 @@ class Dashboard:
         self.address = ''
         self.problem = f'the dashboard has ended: {child.lines.last_line or "no output"}'
         return self.problem
-
-
-# of a verb after Ctrl-C; none of them has to finish something
-VERB_END_S, VERB_LIMIT_S = 3.0, 120.0
-Wait = Callable[[Callable[[], bool], float, str], Any]
 
 
 def run_process(

@@ -19,7 +19,6 @@ from lerobot_serve.demo.results.scoreboard import (
     CORRECTED,
     edge_node_name,
     EndedEpisode,
-    RobotStatus,
     Scoreboard,
 )
 from lerobot_serve.ros import qos
@@ -89,14 +88,8 @@ class DemoMonitor(SteadyClockNode):
 
     def _on_edge(self, name: str, raw: bytes) -> None:
         edge = decode(records.EdgeState, raw)
-        robot: RobotStatus = self.board.robots[name]
         with self.board.lock:
-            robot.view = RobotView(edge_node_name(name), edge)
-            robot.stalls, robot.cage_trips = edge.stalls, edge.cage_trips
-            robot.chunks, robot.executed = edge.chunks_accepted, edge.actions_executed
-            robot.ticks = edge.control_steps
-            robot.control_steps_missed = edge.control_steps_missed
-            robot.drops = {drop.reason: drop.count for drop in edge.dropped}
+            self.board.robots[name] = RobotView(edge_node_name(name), edge)
             if edge.intervention is not records.EdgeState.Intervention.NONE:
                 self.board.corrected_episodes.add(edge.episode_id)
         self.board.changed.set()

@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.child_processes import child_processes, ChildProcesses, Dashboard
+from lerobot_serve.demo.child_processes import child_processes, ChildProcesses, DashboardProcess
 from lerobot_serve.demo.fleet_names import robot_names, STATE
 from lerobot_serve.demo.tour import fleet_files, learning_fleet
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, DemoOptions, LEARNING, SERVING
@@ -40,7 +40,7 @@ FLEET_REMARKS = {
 DASHBOARD_REMARK = 'the page of this fleet; its address is printed as soon as it is served'
 DASHBOARD_TOKENS = 'dashboard_token'
 # `up` as it is printed, and the dashboard
-Started = tuple[TypedCommand, Dashboard | None]
+Started = tuple[TypedCommand, DashboardProcess | None]
 CLIENT_TIMEOUT_S = 5.0
 # what an earlier run left and this one would add to
 LEFTOVERS = (
@@ -96,7 +96,7 @@ def start_fleet(options: DemoOptions, children: ChildProcesses) -> Started:
     page = VerbCommand(dashboard_words(options.folder), options.domain)
     shown = TypedCommand(now_s, options.acts[0], page.text, DASHBOARD_REMARK)
     # its output is a log, which this user alone may read
-    dashboard = Dashboard(children, [*page.command, '--print-token'], shown)
+    dashboard = DashboardProcess(children, [*page.command, '--print-token'], shown)
     dashboard.start()
     return typed, dashboard
 

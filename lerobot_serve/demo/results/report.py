@@ -20,7 +20,7 @@ from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
 from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.tools.output.line_charts import line_chart, Points
 from lerobot_serve.tools.output.local_time import format_local
-from lerobot_serve.tools.stats.report import STYLE
+from lerobot_serve.tools.output.report import html_page
 
 # window of the success rate [episodes]
 WINDOW = 20
@@ -40,14 +40,13 @@ def html_report(
         act_section(act, found, run.commands, board.events)
         for act, found in figures['acts'].items()
     )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>lerobot_serve demo</title><style>{STYLE}{COMMAND_STYLE}</style></head><body>'
+    return html_page(
+        'lerobot_serve demo',
         f'<h1>lerobot_serve demo</h1><pre>{escape(as_text(figures))}</pre>'
         f'{arm_section(board)}'
         f'<h2>The acts</h2>{story}<h2>Over time</h2>{plots(board, records)}'
-        '<p>Times are local.</p></body></html>\n'
+        '<p>Times are local.</p>',
+        COMMAND_STYLE,
     )
 
 

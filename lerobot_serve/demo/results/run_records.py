@@ -19,7 +19,7 @@ from lerobot_serve.tools.audit.checks.check import TRACE_CHECKS
 from lerobot_serve.tools.audit.engine import run_audit
 from lerobot_serve.tools.audit.report import audit_report
 from lerobot_serve.tools.traces.query import TraceQuery
-from lerobot_serve.tools.traces.trace_run import Entry
+from lerobot_serve.tools.traces.trace_run import TraceEntry
 from lerobot_serve.trace.format.records import (
     CanaryRecord,
     ExecutedRecord,
@@ -31,6 +31,11 @@ from lerobot_serve.trace.format.schema import TraceError
 
 Points = list[tuple[float, float]]
 EDGE, ROUTER = 'edge', 'router'
+# what the rounds must gain together, and the evidence of each promotion
+GAIN, EVIDENCE = 0.2, 20.0
+PASSED = 'passed'
+# the router writes its trace behind the state that it publishes
+WRITTEN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ def read_records(traces: Path) -> RunRecords:
     return records
 
 
-def add_entry(records: RunRecords, entry: Entry) -> None:
+def add_entry(records: RunRecords, entry: TraceEntry) -> None:
     """Add one record; those of other kinds and nodes are skipped."""
     record, time_s = entry.record, entry.time_s
     if entry.run.role == EDGE:
@@ -113,13 +118,6 @@ def longest_gaps_ms(
             else:
                 between = max(between, gap_ms)
     return within, between
-
-
-# what the rounds must gain together, and the evidence of each promotion
-GAIN, EVIDENCE = 0.2, 20.0
-PASSED = 'passed'
-# the router writes its trace behind the state that it publishes
-WRITTEN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,19 @@ from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 
 # in the place of a policy, for episodes in which a person commanded
 CORRECTED = 'corrected'
+# length and frame rate of a shown clip, and how much is recorded to choose it from
+CLIP_S, FRAMES_HZ, RECORDED_S = 9.0, 12.0, 20.0
+# a longer gap between two frames ends the clip
+GAP_S = 1.0
+# an outcome and the first frame with the next target arrive in any order, so close to each other
+SETTLE_S = 0.2
+DRAINED = SlotState.State.DRAINED
+# phase of the canary -> label of its begin
+PHASE_MARKS = {
+    CanaryPhase.PAUSED: 'paused',
+    CanaryPhase.PROMOTED: 'promoted',
+    CanaryPhase.ROLLED_BACK: 'rolled back',
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +55,13 @@ class DemoEvent:
     act: str = ''
 
 
-@dataclass(slots=True)
-class RobotStatus:
-    """State and figures of one robot; `view` is what operators see of it."""
-
-    view: RobotView
-    stalls: int = 0
-    chunks: int = 0
-    executed: int = 0
-    cage_trips: int = 0
-    ticks: int = 0
-    control_steps_missed: int = 0
-    drops: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def state(self) -> str:
-        return self.view.state
-
-    @property
-    def server(self) -> str:
-        return self.view.edge.server
-
-
 class Scoreboard:
     """Hold `lock` to read several related figures."""
 
     def __init__(self, robots: list[str]) -> None:
         self.lock = threading.Lock()
         self.changed = threading.Event()
-        self.robots = {name: RobotStatus(RobotView(edge_node_name(name))) for name in robots}
+        self.robots = {name: RobotView(edge_node_name(name)) for name in robots}
         self.ended_episodes: list[EndedEpisode] = []
         self.events: list[DemoEvent] = []
         # episode -> its policy
@@ -93,7 +84,7 @@ class Scoreboard:
     def add_arm_frame(self, robot: str, frame: ArmFrame) -> None:
         """Add the pose of an arm, under the policy that controls it. Executor."""
         with self.lock:
-            version = version_of(self.robots[robot].view.edge.policy)
+            version = version_of(self.robots[robot].edge.policy)
             if version:
                 self.clips.setdefault((robot, version), ArmClip()).add(frame)
 
@@ -156,14 +147,6 @@ def named(successes: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]
 def edge_node_name(robot: str) -> str:
     """Return the full name of a robot's edge controller."""
     return f'/{robot}/edge_controller'
-
-
-# length and frame rate of a shown clip, and how much is recorded to choose it from
-CLIP_S, FRAMES_HZ, RECORDED_S = 9.0, 12.0, 20.0
-# a longer gap between two frames ends the clip
-GAP_S = 1.0
-# an outcome and the first frame with the next target arrive in any order, so close to each other
-SETTLE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,15 +214,6 @@ class ArmClip:
     @property
     def length_s(self) -> float:
         return self.frames[-1].time_s - self.frames[0].time_s if self.frames else 0.0
-
-
-DRAINED = SlotState.State.DRAINED
-# phase of the canary -> label of its begin
-PHASE_MARKS = {
-    CanaryPhase.PAUSED: 'paused',
-    CanaryPhase.PROMOTED: 'promoted',
-    CanaryPhase.ROLLED_BACK: 'rolled back',
-}
 
 
 def router_events(before: RouterView, after: RouterView) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import io
 import re
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -24,6 +24,9 @@ from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.tools.operate.robots import fleet_table
 from lerobot_serve.tools.output.local_time import format_local
 
+if TYPE_CHECKING:
+    from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
+
 # a frame takes 20 ms to draw
 LINE_EVERY_S, DRAW_EVERY_S = 5.0, 0.5
 EVENTS_SHOWN, CHANGES_SHOWN, OUTPUT_SHOWN, PICTURE_COLUMNS = 4, 3, 7, 118
@@ -36,16 +39,6 @@ STYLES = {
     'yellow': ('DEGRADED', 'RECONNECTING', 'UNHEALTHY', 'DRAINED', 'PROBING', 'UNQUALIFIED'),
     'red': ('DEAD', 'UNAVAILABLE', 'BARRED', 'POLICY_MISMATCH', 'rolled back'),
 }
-
-
-class Watch(Protocol):
-    """The view of a rollout; `RolloutWatch` is one."""
-
-    decisions: list[str]
-
-    def poll(self, limit_s: float) -> list[str]: ...
-
-    def text(self, shadow: ShadowSummary | None = None, shown: int = 0) -> str: ...
 
 
 class Screen:
@@ -67,7 +60,7 @@ class Screen:
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._marks = dict.fromkeys(claims, '  ')
         self.commands: list[TypedCommand] = []
-        self.watch: Watch | None = None
+        self.watch: RolloutWatch | None = None
         self.shadow: ShadowSummary | None = None
         self._drawn_s = 0.0
         self._printed_events = 0
@@ -154,7 +147,7 @@ class Screen:
         """Return the view; a picture shows whole lines, a terminal cuts long ones."""
         with self._board.lock:
             latest = self._board.events[-EVENTS_SHOWN:]
-            robots = [robot.view for robot in self._board.robots.values()]
+            robots = list(self._board.robots.values())
         rollout = (
             self.watch.text(self.shadow, CHANGES_SHOWN) if self.watch else 'the router is starting'
         )
@@ -210,8 +203,8 @@ def status_line(board: Scoreboard) -> str:
         f'{version or "?"} {good}/{of}'
         for version, (good, of) in sorted(named(board.successes()).items())
     )
-    stalls = sum(robot.stalls for robot in board.robots.values())
-    executed = sum(robot.executed for robot in board.robots.values())
+    stalls = sum(robot.edge.stalls for robot in board.robots.values())
+    executed = sum(robot.edge.actions_executed for robot in board.robots.values())
     return f'targets reached: {rates or "none"}; {executed} actions executed, {stalls} stalls'
 
 

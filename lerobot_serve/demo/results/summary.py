@@ -34,7 +34,7 @@ def summarize_run(board: Scoreboard, run: DemoRun, records: RunRecords, audit: F
     """Return the figures; `ok` states whether each act proved its claim."""
     drops: Counter[str] = Counter()
     for robot in board.robots.values():
-        drops.update(robot.drops)
+        drops.update({each.reason: each.count for each in robot.edge.dropped})
     acts = {name: dict(figures) for name, figures in run.acts.items()}
     if 'kill' in acts:
         acts['kill'] |= gaps_after_kill(acts['kill'], records)
@@ -58,12 +58,12 @@ def summarize_run(board: Scoreboard, run: DemoRun, records: RunRecords, audit: F
         },
         'robots': {
             name: {
-                'executed': robot.executed,
-                'chunks': robot.chunks,
-                'stalls': robot.stalls,
-                'cage_trips': robot.cage_trips,
-                'ticks': robot.ticks,
-                'control_steps_missed': robot.control_steps_missed,
+                'executed': robot.edge.actions_executed,
+                'chunks': robot.edge.chunks_accepted,
+                'stalls': robot.edge.stalls,
+                'cage_trips': robot.edge.cage_trips,
+                'ticks': robot.edge.control_steps,
+                'control_steps_missed': robot.edge.control_steps_missed,
                 'oldest_action_s': round(
                     max((each.age_s for each in records.actions.get(name, ())), default=0.0), 3
                 ),

@@ -14,7 +14,7 @@ from lerobot_serve.contract.records import ReplicaState, ShadowSummary, SlotStat
 from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.child_processes import (
     ChildProcesses,
-    Dashboard,
+    DashboardProcess,
     FleetLog,
     process_ids,
     run_process,
@@ -54,7 +54,7 @@ class ActContext:
         self._typed: dict[str, TypedCommand] = {}
         self._killed: set[str] = set()
         self._recorded: set[str] = set()
-        self._dashboard: Dashboard | None = None
+        self._dashboard: DashboardProcess | None = None
         self._seen = RouterView(ROUTER)
 
     # the router
@@ -85,7 +85,9 @@ class ActContext:
         self.children.start(name, command.command)
         self._logs[name], self._typed[name] = FleetLog(), typed
 
-    def adopt(self, file: str, typed: TypedCommand, dashboard: Dashboard | None = None) -> None:
+    def adopt(
+        self, file: str, typed: TypedCommand, dashboard: DashboardProcess | None = None
+    ) -> None:
         """Watch a fleet, and the dashboard, that were started before ROS was imported."""
         if dashboard:
             self._dashboard = dashboard
@@ -206,8 +208,6 @@ class ActContext:
 
     def _status_text(self) -> str:
         """Return the state of robots and router, for the error of an act."""
-        robots = [
-            f'{n}: {r.state} {r.view.edge.reason}'.strip() for n, r in self.board.robots.items()
-        ]
+        robots = [f'{n}: {r.state} {r.edge.reason}'.strip() for n, r in self.board.robots.items()]
         health = self.router().state.health or 'no status received'
         return f'{"; ".join(robots)}; router: {health}; see {self.folder}/*.log'

@@ -14,7 +14,7 @@ from typing import Any
 from lerobot_serve.contract.records import ReplicaState
 from lerobot_serve.demo import fleet_names, steady_time
 from lerobot_serve.demo.fleet_names import ROUTER, server_node_name
-from lerobot_serve.demo.results.scoreboard import version_of
+from lerobot_serve.demo.results.scoreboard import Scoreboard, version_of
 from lerobot_serve.demo.tour import fleet_files
 from lerobot_serve.demo.tour.act_context import ActContext
 from lerobot_serve.demo.tour.link import ROS
@@ -99,7 +99,7 @@ def kill_server(context: ActContext) -> Figures:
     board = context.board
     busiest = max(context.slot('a').replicas, key=lambda replica: replica.chunks).server
     victim = next(n for n in fleet_names.CHAMPIONS if server_node_name(n) in busiest)
-    before = {name: (r.stalls, r.chunks) for name, r in board.robots.items()}
+    before = {name: (r.edge.stalls, r.edge.chunks_accepted) for name, r in board.robots.items()}
     killed_s = context.kill(victim, f'{victim}/policy_server')
     context.wait(
         lambda: context.replica('a', busiest).state in UNSERVED,
@@ -109,12 +109,14 @@ def kill_server(context: ActContext) -> Figures:
     missed_s = steady_time.now_s() - killed_s
     context.run_verb('robots')
     context.wait(
-        lambda: all(r.chunks > before[name][1] + 1 for name, r in board.robots.items()),
+        lambda: all(
+            r.edge.chunks_accepted > before[name][1] + 1 for name, r in board.robots.items()
+        ),
         KILL_S,
         'all robots receive chunks again',
     )
     context.wait_for_s(max(0.0, AFTER_KILL_S - (steady_time.now_s() - killed_s)))
-    stalled = sum(r.stalls > before[name][0] for name, r in board.robots.items())
+    stalled = sum(r.edge.stalls > before[name][0] for name, r in board.robots.items())
     context.add_event(f'{stalled} robots stalled')
     context.wait(
         lambda: context.replica('a', busiest).state is ReplicaState.State.READY,
@@ -173,7 +175,7 @@ def canary(context: ActContext) -> Figures:
 def broken_policy(context: ActContext) -> Figures:
     """Roll back v3, which jumps and sometimes returns NaN, without an operator."""
     board = context.board
-    trips = sum(robot.cage_trips for robot in board.robots.values())
+    trips = cage_trips(board)
     context.record('v2', 'v3')
     policy = (context.folder / fleet_files.POLICIES / 'v3').absolute()
     context.run_verb(
@@ -209,8 +211,8 @@ def broken_policy(context: ActContext) -> Figures:
         'rolled_back_after_first_episode_s': round(back_s - first_s, 1) if first_s else None,
         'episodes_with_v3_a_second_later': board.placed_after('v3', back_s + AFTER_ROLLBACK_S),
         'took_s': round(took_s, 1),
-        'commands_changed_by_the_cage': sum(r.cage_trips for r in board.robots.values()) - trips,
-        'robots_stalled': sum(robot.stalls for robot in board.robots.values()),
+        'commands_changed_by_the_cage': cage_trips(board) - trips,
+        'robots_stalled': sum(robot.edge.stalls for robot in board.robots.values()),
     }
 
 
@@ -228,6 +230,10 @@ def is_served(context: ActContext, slot: str) -> bool:
     return any(
         replica.state is ReplicaState.State.READY for replica in context.slot(slot).replicas
     )
+
+
+def cage_trips(board: Scoreboard) -> int:
+    return sum(robot.edge.cage_trips for robot in board.robots.values())
 
 
 def holds_torch(pid: int) -> bool:

@@ -53,7 +53,9 @@ def learn(context: ActContext) -> Figures:
     context.node.watch_learner()
     board, begun_s = context.board, steady_time.now_s()
     context.wait(
-        lambda: all(robot.chunks for robot in board.robots.values()), START_S, 'all robots move'
+        lambda: all(robot.edge.chunks_accepted for robot in board.robots.values()),
+        START_S,
+        'all robots move',
     )
     context.run_verb('robots')
     rounds: list[Figures] = []

@@ -174,7 +174,7 @@ def observers_by_record(
     observers: dict[type[TraceRecord], list[Observe]] = {}
     for check in checks:
         for kind in check.RECORDS:
-            observers.setdefault(kind, []).append(check.on_record)
+            observers.setdefault(kind, []).append(check.observe)
     return observers
 
 

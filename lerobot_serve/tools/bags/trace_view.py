@@ -35,7 +35,7 @@ from lerobot_serve.tools.bags.request_pairs import (
     RequestPairer,
     RequestReply,
 )
-from lerobot_serve.tools.traces.trace_run import Entry, TraceRun
+from lerobot_serve.tools.traces.trace_run import TraceEntry, TraceRun
 from lerobot_serve.trace.format.records import (
     ExecutedRecord,
     HeaderRecord,
@@ -124,7 +124,7 @@ class BagTrace:
         self._before: dict[tuple[str, str], str] = {}
         self._pairs = RequestPairer(is_robot_reply_topic)
 
-    def read(self, first_number: int = 0) -> Iterator[Entry]:
+    def read(self, first_number: int = 0) -> Iterator[TraceEntry]:
         """
         Yield the records with their reception times, never decreasing; runs are numbered from
         `first_number`.
@@ -138,11 +138,11 @@ class BagTrace:
                 run = self._runs.get((role, name))
                 if run is None or not run.continues(record, message.topic):
                     run = self._begin(role, name, first_number + len(self.runs))
-                    yield Entry(latest_ns / 1e9, run, run.header(message.stamp_ns))
+                    yield TraceEntry(latest_ns / 1e9, run, run.header(message.stamp_ns))
                 run.set_next(number, record, message.topic)
                 if isinstance(record, ExecutedRecord):
                     self._add_limits(run, message.topic)
-                yield Entry(latest_ns / 1e9, run, record)
+                yield TraceEntry(latest_ns / 1e9, run, record)
         for each in self.runs:
             # the recorder may have missed messages of an edge
             each.is_damaged = each.role == 'edge' or not self._bag.is_complete

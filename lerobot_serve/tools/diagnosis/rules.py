@@ -15,6 +15,9 @@ from lerobot_serve.tools.diagnosis.causes import (
 from lerobot_serve.tools.diagnosis.causes.finding import CauseFinding, explained_shares
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
 
+# a cause of a stall explains at least this share of it
+GOOD_SHARE = 0.3
+
 
 class RuleStatus(Enum):
     """Result of a rule."""
@@ -157,8 +160,6 @@ RULES = (
         'check policy, units and limits; `lerobot-serve audit` checks that limits were kept',
     ),
 )
-# a cause of a stall explains at least this share of it
-GOOD_SHARE = 0.3
 
 
 def evaluate_rules(facts: WindowFacts) -> list[RuleResult]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lerobot_serve.tools.traces.stalls import Stall, StallDetector
@@ -58,7 +58,8 @@ def survey(runs: Sequence[TraceRun], client: str) -> Survey:
     found.stalls.sort(key=lambda stall: stall.begin_s)
     found.is_found = bool(spans or edge_spans)
     if found.is_found:
-        found.begin_s, found.end_s = _around(edge_spans or spans)
+        begins, ends = zip(*(edge_spans or spans), strict=True)
+        found.begin_s, found.end_s = min(begins), max(ends)
     return found
 
 
@@ -78,8 +79,3 @@ def _read(
     if times:
         clients.add(client)
     return times
-
-
-def _around(spans: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    begins, ends = zip(*spans, strict=True)
-    return min(begins), max(ends)

@@ -97,6 +97,8 @@ def _read_edge(run: TraceRun, facts: WindowFacts, known: set[JoinKey]) -> list[S
             facts.starved_spans.append(span)
         if isinstance(record, StateRecord) and record.component == 'connection':
             lost.to(time_s, record.after)
+            if time_s >= begin_s and record.after in LOST_STATES:
+                facts.connection_losses[record.reason or record.after] += 1
         if isinstance(record, StateRecord) and record.component == 'inputs':
             stale.to(time_s, record.after)
             facts.stale_reasons += [record.reason] if record.after == STALE else []
@@ -110,7 +112,6 @@ def _read_edge(run: TraceRun, facts: WindowFacts, known: set[JoinKey]) -> list[S
             steps.add(time_s, record, facts, counts)
         elif time_s >= begin_s:
             _add_event(facts, time_s, run, record)
-            _record_connection(facts, record)
     stalls.finish()
     for each in (lost, stale, silent):
         each.to(min(facts.edge_span_s[1], end_s), '')
@@ -196,13 +197,6 @@ def stood_still(record: TraceRecord, time_s: float) -> Span | None:
         return time_s - float(record.reason.removesuffix(' s')), time_s
     except ValueError:
         return None
-
-
-def _record_connection(facts: WindowFacts, record: TraceRecord) -> None:
-    if not isinstance(record, StateRecord) or record.component != 'connection':
-        return
-    if record.after in LOST_STATES:
-        facts.connection_losses[record.reason or record.after] += 1
 
 
 def _read_other_edge(run: TraceRun, facts: WindowFacts) -> None:

@@ -21,6 +21,11 @@ CLAMPED, INTERLOCK = 'clamped', ' overrides '
 BEFORE_S = 60.0
 # a reply that ends a stall arrives shortly before the first command from it
 GRACE_S = 0.3
+MISSING_TRACE_TEXT = {
+    'edge': 'no trace of its edge: set trace_folder of edge_controller',
+    'router': 'no trace of its router: set trace_folder of policy_router',
+    'server': 'no trace of its server: set trace_folder of policy_server',
+}
 
 
 @dataclass(slots=True)
@@ -205,10 +210,3 @@ class WindowFacts:
         """A text for each missing trace, with the parameter that enables it."""
         there = {peer.role for peer in self.peers} | ({'edge'} if self.has_edge else set())
         return [words for role, words in MISSING_TRACE_TEXT.items() if role not in there]
-
-
-MISSING_TRACE_TEXT = {
-    'edge': 'no trace of its edge: set trace_folder of edge_controller',
-    'router': 'no trace of its router: set trace_folder of policy_router',
-    'server': 'no trace of its server: set trace_folder of policy_server',
-}

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lerobot_serve.tools.output.report import Facts, Part, Report
+from lerobot_serve.tools.output.text import printable
+
+BOLD = 1
+MARK_WIDTH = 4
 
 
 class FindingLevel(Enum):
@@ -75,23 +79,14 @@ def worst_level(groups: Groups) -> FindingLevel:
     )
 
 
+# level -> its mark and the colour of it: red, yellow, green, grey; in the order of the counts
 MARKS = {
-    FindingLevel.OK: 'ok',
-    FindingLevel.WARNING: 'WARN',
-    FindingLevel.FAILURE: 'FAIL',
-    FindingLevel.SKIPPED: 'skip',
+    FindingLevel.FAILURE: ('FAIL', 31),
+    FindingLevel.WARNING: ('WARN', 33),
+    FindingLevel.OK: ('ok', 32),
+    FindingLevel.SKIPPED: ('skip', 90),
 }
-# green, yellow, red, grey
-COLOURS = {
-    FindingLevel.OK: 32,
-    FindingLevel.WARNING: 33,
-    FindingLevel.FAILURE: 31,
-    FindingLevel.SKIPPED: 90,
-}
-BOLD = 1
-ORDER = (FindingLevel.FAILURE, FindingLevel.WARNING, FindingLevel.OK, FindingLevel.SKIPPED)
 PLURAL = {FindingLevel.FAILURE: 'failures', FindingLevel.WARNING: 'warnings'}
-MARK_WIDTH = 4
 
 
 def doctor_report(groups: Groups) -> Report:
@@ -99,7 +94,7 @@ def doctor_report(groups: Groups) -> Report:
     counts = count_levels(groups)
     data = {
         'outcome': worst_level(groups).value,
-        'counts': {verdict.value: counts[verdict] for verdict in ORDER},
+        'counts': {verdict.value: counts[verdict] for verdict in MARKS},
         'groups': [
             {'name': name, 'findings': list(map(_object, findings))}
             for name, findings in groups.items()
@@ -108,20 +103,19 @@ def doctor_report(groups: Groups) -> Report:
     parts: list[Part] = []
     for name, findings in groups.items():
         parts += [name, Facts(list(_rows(findings)), width=MARK_WIDTH), '']
-    marks = {MARKS[level]: colour for level, colour in COLOURS.items()}
     return Report(
         data,
         [*parts, summary(groups)],
         1 if worst_level(groups) is FindingLevel.FAILURE else 0,
-        marks=marks | dict.fromkeys(groups, BOLD),
+        marks=dict(MARKS.values()) | dict.fromkeys(groups, BOLD),
     )
 
 
 def _rows(findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
     for finding in findings:
-        yield MARKS[finding.verdict], printable(f'{finding.name}: {finding.found}')
+        yield MARKS[finding.verdict][0], one_line(f'{finding.name}: {finding.found}')
         if finding.remedy:
-            yield '', printable(f'remedy: {finding.remedy}')
+            yield '', one_line(f'remedy: {finding.remedy}')
 
 
 def summary(groups: Groups) -> str:
@@ -129,7 +123,7 @@ def summary(groups: Groups) -> str:
     found = count_levels(groups)
     return ', '.join(
         f'{found[v]} {PLURAL[v] if v in PLURAL and found[v] != 1 else v.value}'
-        for v in ORDER
+        for v in MARKS
         if found[v] or v in PLURAL
     )
 
@@ -143,11 +137,6 @@ def _object(finding: Finding) -> dict[str, str]:
     }
 
 
-def printable(text: str) -> str:
-    """Return the text as one line, with control characters escaped."""
-    line = ' '.join(text.split())
-    return (
-        line
-        if line.isprintable()
-        else ''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)
-    )
+def one_line(text: str) -> str:
+    """Return the text as one line; one with control characters is escaped."""
+    return printable(' '.join(text.split()))

@@ -25,6 +25,12 @@ from lerobot_serve.tools.doctor.finding import Finding, ok, warning
 SHARED_MEMORY = '/dev/shm'
 NETWORK = Path('/proc/sys/net/core')
 PROFILE_VARIABLES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
+READINGS = 5
+# tolerated step, and slew while the command runs
+STEP_S, SLEW = 0.02, 0.001
+# result of adjtimex(2): clock not synchronised
+TIME_ERROR = 5
+TIMEX_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +98,6 @@ def kernel_value(file: Path) -> int | None:
         return int(file.read_text())
     except (OSError, ValueError):
         return None
-
-
-READINGS = 5
-# tolerated step, and slew while the command runs
-STEP_S, SLEW = 0.02, 0.001
-# result of adjtimex(2): clock not synchronised
-TIME_ERROR = 5
-TIMEX_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)

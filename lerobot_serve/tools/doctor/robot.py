@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import isinf, pi
 
-from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.description import Motion
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
 from lerobot_serve.edge import wiring
@@ -67,7 +67,7 @@ def check_robot_file(path: str) -> tuple[RobotDescription | None, list[Finding]]
 
 def check_limits(robot: RobotDescription) -> list[Finding]:
     """Check that the limits of the robot file are effective."""
-    wide = [action.name for action in robot.actions if _is_wide(action)]
+    wide = [each.name for each in robot.actions if each.max_step >= each.high - each.low]
     found = (
         [
             warning(
@@ -108,10 +108,6 @@ def check_limits(robot: RobotDescription) -> list[Finding]:
             )
         )
     return found
-
-
-def _is_wide(action: ActionLimit) -> bool:
-    return action.max_step >= action.high - action.low
 
 
 def check_agreement(

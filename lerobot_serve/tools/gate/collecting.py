@@ -166,16 +166,13 @@ class Collector:
             if reply.status == Status.OK:
                 policy.latencies.add(reply.inference_ms, request.request, request.info)
 
-    def _settle_latencies(self) -> None:
-        """Measure the slowest requests again; without both policies latencies do not count."""
-        if self._parent:
-            self.figures.candidate.latencies.settle(self._candidate.inference_ms)
-            self.figures.parent.latencies.settle(self._parent.inference_ms)
-
     def _finish(self) -> GateFigures:
         figures = self.figures
         figures.episodes = len(self._begun)
-        self._settle_latencies()
+        # without both policies latencies do not count
+        if self._parent:
+            figures.candidate.latencies.settle(self._candidate.inference_ms)
+            figures.parent.latencies.settle(self._parent.inference_ms)
         figures.digest = self._digest.hexdigest()
         counted = (
             (self._unreadable, 'messages that cannot be read'),

@@ -19,6 +19,11 @@ from lerobot_serve.contract.schema import Status
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OUTCOME
 from lerobot_serve.tools.gate.motion import PolicyMotion, SharedMotion
 
+# a router receives replies under this name; those of a shadow reach no robot
+RELAYED, CALLERS = '/replies/', '/replies/callers'
+Outcome = EpisodeOutcome.Outcome
+IS_SUCCESS = {Outcome.SUCCESS: True, Outcome.FAILURE: False, Outcome.ABORTED: False}
+
 
 @dataclass(slots=True)
 class TaskFigures:
@@ -49,7 +54,7 @@ class TaskFigures:
 
 @dataclass(slots=True)
 class GateFigures:
-    """See the module. `digest` is the SHA-256 of all requests, in order."""
+    """What a gate judges. `digest` is the SHA-256 of all requests, in order."""
 
     candidate_policy: str
     parent_policy: str
@@ -87,15 +92,9 @@ def added(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
     return first[0] + second[0], first[1] + second[1]
 
 
-# a router receives replies under this name; those of a shadow reach no robot
-RELAYED, CALLERS = '/replies/', '/replies/callers'
-Outcome = EpisodeOutcome.Outcome
-IS_SUCCESS = {Outcome.SUCCESS: True, Outcome.FAILURE: False, Outcome.ABORTED: False}
-
-
 @dataclass(slots=True)
 class RecordedEpisodes:
-    """See the module; by episode id."""
+    """Which policy drove each recorded episode, and how it ended; by episode id."""
 
     policies: dict[str, set[str]] = field(default_factory=dict)
     tasks: dict[str, str] = field(default_factory=dict)

@@ -27,6 +27,15 @@ from lerobot_serve.router.shadow.remote_cage import RemoteCage, would_trip
 PERCENTILE = 99
 # slowest requests that are kept to be measured again, and how often each is
 KEPT, REPETITIONS = 100, 3
+Measure = Callable[[bytes, dict[str, Any]], float]
+Values = NDArray[np.float64]
+# velocities kept of each action; beyond it every second one is dropped
+VELOCITIES_LIMIT = 200_000
+QUANTILES: Values = (np.arange(1000, dtype=np.float64) + 0.5) / 1000
+# a spread below this share of the largest one of any action is rounding, not motion
+LEAST_SPREAD_SHARE = 1e-3
+SMALLEST_SPREAD = 1e-30
+NO_ROWS: Float32Array = np.zeros((0, 0), np.float32)
 
 
 class _Slow(NamedTuple):
@@ -38,11 +47,8 @@ class _Slow(NamedTuple):
     info: dict[str, Any]
 
 
-Measure = Callable[[bytes, dict[str, Any]], float]
-
-
 class Latencies:
-    """See the module; it keeps the slowest requests until `settle`."""
+    """Inference times; it keeps the slowest requests until `settle`."""
 
     def __init__(self) -> None:
         self.values_ms: list[float] = []
@@ -83,17 +89,6 @@ class Latencies:
     def p99_ms(self) -> float:
         """NaN without a request."""
         return float(np.percentile(self.values_ms, PERCENTILE)) if self.values_ms else math.nan
-
-
-Values = NDArray[np.float64]
-
-# velocities kept of each action; beyond it every second one is dropped
-VELOCITIES_LIMIT = 200_000
-QUANTILES: Values = (np.arange(1000, dtype=np.float64) + 0.5) / 1000
-# a spread below this share of the largest one of any action is rounding, not motion
-LEAST_SPREAD_SHARE = 1e-3
-SMALLEST_SPREAD = 1e-30
-NO_ROWS: Float32Array = np.zeros((0, 0), np.float32)
 
 
 class Velocities:

@@ -82,7 +82,7 @@ def evaluate(figures: GateFigures, limits: GateLimits) -> tuple[Gate, ...]:
         _success(figures, limits),
         _latency(figures, limits),
         _memory(figures, limits),
-        _similarity(figures, limits),
+        _at_least('similarity', 'all tasks', figures.overall, limits),
         _task_similarity(figures, limits),
     )
 
@@ -227,10 +227,6 @@ def _memory(figures: GateFigures, limits: GateLimits) -> Gate:
     )
     value, limit = new / max(old, MEMORY_FLOOR_BYTES), limits.memory_ratio
     return _gate('memory', value <= limit, value, limit, text)
-
-
-def _similarity(figures: GateFigures, limits: GateLimits) -> Gate:
-    return _at_least('similarity', 'all tasks', figures.overall, limits)
 
 
 def _task_similarity(figures: GateFigures, limits: GateLimits) -> Gate:

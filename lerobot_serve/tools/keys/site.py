@@ -82,7 +82,7 @@ class SiteFile(Record, frozen=True):
 
 
 @dataclass(slots=True)
-class Site:
+class KeySite:
     """What is in the folder; `records` in the order in which the keys were made."""
 
     folder: Path
@@ -252,7 +252,7 @@ def make_site(folder: Path, name: str, days: int) -> None:
 
 
 @contextlib.contextmanager
-def opened_site(folder: Path) -> Iterator[Site]:
+def opened_site(folder: Path) -> Iterator[KeySite]:
     """Yield a site, locked against other processes. Raises UserError, also for OSError inside."""
     with _user_errors(folder):
         if not (folder / SITE_FILE).is_file():
@@ -286,12 +286,12 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _read_site(folder: Path) -> Site:
+def _read_site(folder: Path) -> KeySite:
     try:
         content = load_file(SiteFile, folder / SITE_FILE, limit_bytes=SITE_LIMIT_BYTES)
     except Refused as refused:
         raise UserError(f'{refused}; restore it from a backup, or make a new site') from None
-    return Site(folder, check_site(content.site), [*content.keys])
+    return KeySite(folder, check_site(content.site), [*content.keys])
 
 
 def _as_json(site: str, records: list[KeyRecord]) -> bytes:

@@ -38,10 +38,12 @@ from lerobot_serve.zenoh.settings import configuration, ZenohSettings
 
 QUERY_PERIOD_S = 0.05
 QUERY_TIMEOUT_S = 1.0
+TRY_S = 2.0
+QUIC = 'quic/'
 
 
 @dataclass
-class Endpoint:
+class WatchedEndpoint:
     """One session, and what it has seen."""
 
     name: str
@@ -66,7 +68,7 @@ class LinkWatch:
         configuration(settings)
         self._settings, self._client, self._servers = settings, client, servers
         self._problems: dict[str, str] = {}
-        self._endpoints: list[Endpoint] = []
+        self._endpoints: list[WatchedEndpoint] = []
         self._answers: dict[str, ServerAnswers] = {}
         self._stack = ExitStack()
         try:
@@ -123,7 +125,7 @@ class LinkWatch:
 
     def _watch(self, name: str, link: ZenohLink) -> None:
         self._stack.callback(link.close)
-        endpoint = Endpoint(name, link, KeyCounter(), set())
+        endpoint = WatchedEndpoint(name, link, KeyCounter(), set())
         site = self._settings.site
 
         def on_presence(key: str, is_alive: bool) -> None:
@@ -193,10 +195,6 @@ def ticks(until_s: float) -> Iterator[None]:
     while (left_s := until_s - time.monotonic()) > 0:
         time.sleep(min(QUERY_PERIOD_S, left_s))
         yield
-
-
-TRY_S = 2.0
-QUIC = 'quic/'
 
 
 def connection_problem(endpoint: str) -> str:

@@ -18,7 +18,6 @@ from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.loop import observing
 from lerobot_serve.tools.loop.decisions import (
-    Champion,
     Choice,
     choose,
     is_one_of,
@@ -28,6 +27,7 @@ from lerobot_serve.tools.loop.decisions import (
     RolloutFacts,
     server_to_restore,
     SETTLED,
+    SlotA,
     Step,
     STEPS,
 )
@@ -122,7 +122,7 @@ class Conductor:
         self, facts: RolloutFacts, found: Sequence[Manifest], choice: Choice
     ) -> tuple[Step, str]:
         is_forgotten = bool(self._server_to_restore(facts, found))
-        champion = Champion.FORGOTTEN if is_forgotten else Champion.SERVED
+        champion = SlotA.FORGOTTEN if is_forgotten else SlotA.SERVED
         rollout = own_rollout(facts, self._journal.versions)
         step = STEPS[rollout, champion, choice.candidate]
         versions = {Step.RESTORE: self._journal.champion, Step.FINISH: facts.candidate}

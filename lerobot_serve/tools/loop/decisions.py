@@ -24,6 +24,7 @@ from lerobot_serve.tools.operate.fleet_state import (
 from lerobot_serve.versions.manifest import Manifest
 
 TOO_FEW = 'too_few'
+TRIED_PHASES = frozenset(phase.word for phase in (*ON_TRIAL, CanaryPhase.PROMOTED))
 
 
 class Rollout(Enum):
@@ -62,7 +63,7 @@ class Step(Enum):
     RESTORE = 'restore'
 
 
-class Champion(Enum):
+class SlotA(Enum):
     """Whether slot a serves the version that the loop made the champion."""
 
     # or another policy, which a person put there
@@ -75,7 +76,6 @@ class Champion(Enum):
 SETTLED = frozenset({Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST})
 # a watch needs its champion to go back to; once it is over, `rollout finish` replaces it
 RESTORING = SETTLED | {Rollout.WATCHED}
-TRIED_PHASES = frozenset(phase.word for phase in (*ON_TRIAL, CanaryPhase.PROMOTED))
 _WITH_CHAMPION: dict[tuple[Rollout, Candidate], Step] = {
     (Rollout.UNKNOWN, Candidate.NONE): Step.WAIT,
     (Rollout.UNKNOWN, Candidate.UNGATED): Step.WAIT,
@@ -99,12 +99,12 @@ _WITH_CHAMPION: dict[tuple[Rollout, Candidate], Step] = {
     (Rollout.PROMOTED, Candidate.UNGATED): Step.FINISH,
     (Rollout.PROMOTED, Candidate.ADMITTED): Step.FINISH,
 }
-STEPS: dict[tuple[Rollout, Champion, Candidate], Step] = {
+STEPS: dict[tuple[Rollout, SlotA, Candidate], Step] = {
     (rollout, champion, candidate): (
-        Step.RESTORE if champion is Champion.FORGOTTEN and rollout in RESTORING else step
+        Step.RESTORE if champion is SlotA.FORGOTTEN and rollout in RESTORING else step
     )
     for (rollout, candidate), step in _WITH_CHAMPION.items()
-    for champion in Champion
+    for champion in SlotA
 }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from lerobot_serve.contract.fingerprint import digest_of
-from lerobot_serve.tools.loop.journal import Entry, Event
+from lerobot_serve.tools.loop.journal import Event, JournalEntry
 from lerobot_serve.tools.output.local_time import format_local
 
 FAILED = '_failed'
@@ -51,8 +51,8 @@ class Summary:
 
     counts: dict[str, set[str]] = field(default_factory=dict)
     champions: list[str] = field(default_factory=list)
-    state: Entry | None = None
-    last: dict[str, Entry] = field(default_factory=dict)
+    state: JournalEntry | None = None
+    last: dict[str, JournalEntry] = field(default_factory=dict)
     failures: int = 0
     starts: int = 0
     kills: int = 0
@@ -65,7 +65,7 @@ def entry_text(event: str, version: str, text: str) -> str:
     return ': '.join(filter(None, (f'{words} {version}'.strip(), text.removeprefix(f'{words}: '))))
 
 
-def entry_line(entry: Entry) -> str:
+def entry_line(entry: JournalEntry) -> str:
     """Return an entry with its local time, as `rollout history` prints it."""
     try:
         at = format_local(datetime.fromisoformat(entry.at).timestamp(), day=True, to='seconds')
@@ -74,7 +74,7 @@ def entry_line(entry: Entry) -> str:
     return f'{at}  {entry_text(entry.event, entry.version, entry.text)}'
 
 
-def summarize(entries: Iterable[Entry], since: str) -> Summary:
+def summarize(entries: Iterable[JournalEntry], since: str) -> Summary:
     """Return the summary of the entries since a time; those before give the champion."""
     found, before = Summary(), None
     is_running = False
@@ -94,7 +94,7 @@ def summarize(entries: Iterable[Entry], since: str) -> Summary:
     return found
 
 
-def _count(found: Summary, entry: Entry) -> None:
+def _count(found: Summary, entry: JournalEntry) -> None:
     found.starts += entry.event == Event.LOOP_STARTED
     found.failures += entry.event.endswith(FAILED)
     for event in (entry.event, *([Event.PROMOTED] if entry.event in PROMOTED_BEFORE else [])):
@@ -102,7 +102,7 @@ def _count(found: Summary, entry: Entry) -> None:
             found.counts.setdefault(event, set()).add(digest_of(entry.version))
 
 
-def _keep_last(found: Summary, entry: Entry) -> None:
+def _keep_last(found: Summary, entry: JournalEntry) -> None:
     """Keep what a version, or a step for it, ended with."""
     if entry.event in (Event.CHAMPION, Event.FINISHED):
         # versions that were trained from the one before are stale
@@ -157,7 +157,7 @@ def waiting_lines(found: Summary) -> list[str]:
     return lines
 
 
-def _waiting_line(entry: Entry) -> str:
+def _waiting_line(entry: JournalEntry) -> str:
     version = entry.version
     if entry.event == Event.GATE_HELD:
         return (

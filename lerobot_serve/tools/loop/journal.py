@@ -64,7 +64,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Entry(Struct, frozen=True):
+class JournalEntry(Struct, frozen=True):
     """One event: its UTC time, name and version, and the reason in words."""
 
     at: str
@@ -73,7 +73,7 @@ class Entry(Struct, frozen=True):
     text: str
 
 
-def read_journal(folder: Path) -> Iterator[Entry]:
+def read_journal(folder: Path) -> Iterator[JournalEntry]:
     """Yield the entries; a line that is no entry is left out. Raises UserError."""
     path = folder / JOURNAL_FILE
     try:
@@ -87,9 +87,9 @@ def read_journal(folder: Path) -> Iterator[Entry]:
         raise UserError(f'{path} cannot be read: {error.strerror}') from None
 
 
-def _entry(line: bytes) -> Entry | None:
+def _entry(line: bytes) -> JournalEntry | None:
     try:
-        return msgspec.convert(json.loads(line), Entry)
+        return msgspec.convert(json.loads(line), JournalEntry)
     except (ValueError, RecursionError, msgspec.ValidationError):
         return None
 
@@ -134,10 +134,10 @@ class Journal:
         size = os.fstat(self._handle).st_size
         return bool(size) and os.pread(self._handle, 1, size - 1) != b'\n'
 
-    def add(self, event: str, version: str = '', text: str = '') -> Entry:
+    def add(self, event: str, version: str = '', text: str = '') -> JournalEntry:
         """Append an entry and write it through; a full disk loses it, and it is counted."""
         at = self._now().isoformat(timespec='seconds')
-        entry = Entry(at, event, version, text[:TEXT_LIMIT])
+        entry = JournalEntry(at, event, version, text[:TEXT_LIMIT])
         self._remember(entry)
         line = (json.dumps(msgspec.structs.asdict(entry)) + '\n').encode()
         try:
@@ -155,7 +155,7 @@ class Journal:
         self._is_cut = False
         os.fsync(self._handle)
 
-    def _remember(self, entry: Entry) -> None:
+    def _remember(self, entry: JournalEntry) -> None:
         digest = digest_of(entry.version)
         if entry.event in (Event.TRIED_AGAIN, *GIVEN_EVENTS):
             self.rolled_back.discard(digest)

@@ -22,6 +22,24 @@ GAP = '  '
 LEAST_WIDTH = 24
 
 Row = Sequence[str]
+STYLE = """
+:root { color-scheme: light dark; --text: #222; --weak: #555; --page: #fff; --line: #ddd;
+  --accent: #0b5cad; --mark: #c22 }
+@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --weak: #9aa4ae; --page: #14181d;
+  --line: #343b43; --accent: #6cb0ff; --mark: #ff7b72 } }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem;
+  padding: 0 1rem; color: var(--text); background: var(--page) }
+table { border-collapse: collapse; margin-bottom: 1.5rem }
+pre { white-space: pre-wrap; overflow-wrap: anywhere }
+td { overflow-wrap: anywhere; padding: .15rem .9rem .15rem 0; vertical-align: top }
+figure { margin: 1.5rem 0; overflow-x: auto }
+figcaption { font-weight: 600 } figcaption span { font-weight: 400 }
+svg { width: 100%; height: auto } svg.chart { min-width: 36rem }
+svg.chart text { font-size: 11px; fill: var(--weak) }
+svg .grid { stroke: var(--line) } svg line.mark { stroke: var(--mark); stroke-dasharray: 4 3 }
+svg.chart text.mark { fill: var(--mark); paint-order: stroke; stroke: var(--page);
+  stroke-width: 4px }
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +105,16 @@ class Report:
 def as_html(parts: Sequence[Part]) -> str:
     """Return the parts as HTML without a frame: paragraphs and tables."""
     return ''.join(map(_html, parts))
+
+
+def html_page(title: str, body: str, style: str = '') -> str:
+    """Return a file of HTML without links, for phones and for dark screens, too."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<title>{escape(title)}</title><style>{STYLE}{style}</style></head><body>{body}'
+        '</body></html>\n'
+    )
 
 
 def _lines(part: Part, columns: int | None) -> Iterator[str]:

@@ -16,6 +16,7 @@ import math
 from lerobot_serve.parameters import ParameterError
 
 ROUNDING = 1e-9
+SPARE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,6 @@ class ServiceTime:
 def whole_number(number: float) -> int:
     """Return the number rounded down, at least 0; corrects rounding errors (0.8 / 0.1 is 8)."""
     return max(0, math.floor(number + ROUNDING))
-
-
-SPARE = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,8 @@ def result_lines(plan: CapacityPlan, found: FormulaResult) -> list[str]:
     if plan.servers is None:
         return [
             f'no number of servers is enough: {no_result_reason(plan)}',
-            *formula_caveat(found),
+            f'the formula ({found.servers}) assumes that buffers outlast the failover after the '
+            'loss of a server',
         ]
     lines = [
         f'{with_noun(plan.servers, "server")}, including one spare',
@@ -165,14 +166,6 @@ def result_lines(plan: CapacityPlan, found: FormulaResult) -> list[str]:
             lines += [f'{point.servers} {verb_be(point.servers)} not enough:']
             lines += [f'  {miss}' for miss in missed_goals(point)]
     return lines
-
-
-def formula_caveat(found: FormulaResult) -> list[str]:
-    """Return the assumption of the formula, for a simulation without a result."""
-    return [
-        f'the formula ({found.servers}) assumes that buffers outlast the failover after the loss '
-        'of a server'
-    ]
 
 
 def formula_comparison(plan: CapacityPlan, found: FormulaResult) -> str:

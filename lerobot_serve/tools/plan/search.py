@@ -82,14 +82,8 @@ def find_server_count(
     also: tuple[int, ...] = (),
 ) -> CapacityPlan:
     """Find the number of servers, from 1 to `limit`; `also` are extra points of the curve."""
-    tried: dict[int, CurvePoint] = {}
     runs = SimulationCache(fleet, service, trial)
-
-    def point(servers: int) -> CurvePoint:
-        if servers not in tried:
-            tried[servers] = runs.point(servers)
-        return tried[servers]
-
+    point = runs.point
     least = minimum_servers(fleet, service, limit)
     impossible, stalls_on_loss = (
         impossible_reason(fleet, service),
@@ -113,8 +107,8 @@ def find_server_count(
     for number in (*shape, *around, *also):
         if 1 <= number <= limit:
             point(number)
-    points = tuple(point(number) for number in sorted(tried))
-    return CapacityPlan(points, limit, without_spare, servers, impossible or stalls_on_loss)
+    points = sorted(runs.points.values(), key=lambda each: each.servers)
+    return CapacityPlan(tuple(points), limit, without_spare, servers, impossible or stalls_on_loss)
 
 
 def confirming_counts(servers: int, limit: int) -> list[int]:
@@ -150,9 +144,15 @@ class SimulationCache:
     ) -> None:
         self._fleet, self._service, self._trial = fleet, service, trial
         self.normal = cache(self._run)
+        self.points: dict[int, CurvePoint] = {}
 
     def point(self, servers: int) -> CurvePoint:
         """Return the results of one number of servers."""
+        if servers not in self.points:
+            self.points[servers] = self._new_point(servers)
+        return self.points[servers]
+
+    def _new_point(self, servers: int) -> CurvePoint:
         normal, loss = self.normal(servers), self._run(servers, self._trial.seconds / 2)
         # the remaining servers must keep up; they cannot if all servers cannot
         can_keep_up = normal.blocked_share <= BLOCKED_SHARE_LIMIT

@@ -26,7 +26,7 @@ from lerobot_serve.tools.traces.fields import integer, policy_names
 from lerobot_serve.tools.traces.query import RecordSource, TraceQuery
 from lerobot_serve.tools.traces.reader import ReportBytes
 from lerobot_serve.tools.traces.stalls import StallDetector
-from lerobot_serve.tools.traces.trace_run import Entry
+from lerobot_serve.tools.traces.trace_run import TraceEntry
 from lerobot_serve.trace.format.records import (
     CanaryRecord,
     DamagedRecord,
@@ -105,7 +105,7 @@ class _RunCollector:
         self._is_headed = False
         self._clients: dict[str, _ClientState] = {}
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TraceEntry) -> None:
         self._time_s, record = entry.time_s, entry.record
         # the most frequent first
         if isinstance(record, ExecutedRecord):
@@ -125,7 +125,7 @@ class _RunCollector:
         else:
             self._of_run(entry)
 
-    def _of_run(self, entry: Entry) -> None:
+    def _of_run(self, entry: TraceEntry) -> None:
         """Process a record without a client."""
         record, stats = entry.record, self._stats
         if isinstance(record, HeaderRecord):

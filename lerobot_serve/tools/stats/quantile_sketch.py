@@ -14,6 +14,8 @@ GROWTH = (1 + ERROR) / (1 - ERROR)
 PER_LOG = 1 / log(GROWTH)
 # all values in ms or s are inside; at most 2073 bins
 SMALLEST, LARGEST = 1e-6, 1e12
+PARTS = {'p50': 0.5, 'p95': 0.95, 'p99': 0.99}
+_ZERO = ceil(log(SMALLEST) * PER_LOG) - 1
 
 
 class QuantileSketch:
@@ -73,7 +75,3 @@ class QuantileSketch:
             summary[name] = self.quantile(part) or 0.0
         summary['max'] = self.high
         return summary
-
-
-PARTS = {'p50': 0.5, 'p95': 0.95, 'p99': 0.99}
-_ZERO = ceil(log(SMALLEST) * PER_LOG) - 1

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from lerobot_serve.tools.output.line_charts import line_chart, Points
-from lerobot_serve.tools.output.report import as_html, Facts, Part, Report
+from lerobot_serve.tools.output.report import as_html, Facts, html_page, Part, Report
 from lerobot_serve.tools.output.text import printable, sources_line
 from lerobot_serve.tools.stats.collect import TraceStats
 from lerobot_serve.tools.stats.group import DURATIONS, GroupKey, GroupStats
@@ -19,6 +19,10 @@ from lerobot_serve.tools.stats.quantile_sketch import ERROR, QuantileSketch
 from lerobot_serve.tools.stats.time_series import Mergeable, Proportion, TimeSeries
 
 NAME_WIDTH = 16
+# role nearest to the decision first
+ROLES = ('router', 'edge', 'server')
+Series = TypeVar('Series')
+Value = TypeVar('Value', bound=Mergeable)
 
 
 def stats_report(stats: TraceStats, paths: Sequence[str] = ()) -> Report:
@@ -135,30 +139,6 @@ def _tally_json(tally: GroupStats) -> dict[str, Any]:
     }
 
 
-# role nearest to the decision first
-ROLES = ('router', 'edge', 'server')
-STYLE = """
-:root { color-scheme: light dark; --text: #222; --weak: #555; --page: #fff; --line: #ddd;
-  --accent: #0b5cad; --mark: #c22 }
-@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --weak: #9aa4ae; --page: #14181d;
-  --line: #343b43; --accent: #6cb0ff; --mark: #ff7b72 } }
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem;
-  padding: 0 1rem; color: var(--text); background: var(--page) }
-table { border-collapse: collapse; margin-bottom: 1.5rem }
-pre { white-space: pre-wrap; overflow-wrap: anywhere }
-td { overflow-wrap: anywhere; padding: .15rem .9rem .15rem 0; vertical-align: top }
-figure { margin: 1.5rem 0; overflow-x: auto }
-figcaption { font-weight: 600 } figcaption span { font-weight: 400 }
-svg { width: 100%; height: auto } svg.chart { min-width: 36rem }
-svg.chart text { font-size: 11px; fill: var(--weak) }
-svg .grid { stroke: var(--line) } svg line.mark { stroke: var(--mark); stroke-dasharray: 4 3 }
-svg.chart text.mark { fill: var(--mark); paint-order: stroke; stroke: var(--page);
-  stroke-width: 4px }
-"""
-Series = TypeVar('Series')
-Value = TypeVar('Value', bound=Mergeable)
-
-
 def html_report(stats: TraceStats) -> str:
     """Return the whole file."""
     charts = [
@@ -168,12 +148,10 @@ def html_report(stats: TraceStats) -> str:
         line_chart('Divergence of the shadow, median', divergence(stats)),
     ]
     head = f'{stats.runs} runs, {stats.lines} lines, {stats.damaged} of them damaged'
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f'<title>Traces of lerobot_serve</title><style>{STYLE}</style></head><body>'
+    return html_page(
+        'Traces of lerobot_serve',
         f'<h1>Traces</h1><p>{head}. Quantiles are within {ERROR:.0%} of the exact ones. '
-        f'Times are local.</p>{"".join(charts)}{as_html(stats_parts(stats))}</body></html>\n'
+        f'Times are local.</p>{"".join(charts)}{as_html(stats_parts(stats))}',
     )
 
 

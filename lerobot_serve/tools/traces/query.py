@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Protocol
 
 from lerobot_serve.tools.traces.reader import LineReader, ReportBytes
-from lerobot_serve.tools.traces.trace_run import Entry, TraceRun
+from lerobot_serve.tools.traces.trace_run import TraceEntry, TraceRun
 from lerobot_serve.trace.format.run_files import first_part, group_parts
 from lerobot_serve.trace.format.schema import TraceError
+
+# exceeds the number of runs of a source; the runs of source N are numbered from N times this
+RUNS_OF_SOURCE = 1 << 32
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[list[Path]]:
@@ -45,16 +48,12 @@ def find_runs(paths: Iterable[Path | str]) -> list[list[Path]]:
     return list(runs.values())
 
 
-# exceeds the number of runs of a source; the runs of source N are numbered from N times this
-RUNS_OF_SOURCE = 1 << 32
-
-
 class RecordSource(Protocol):
     """A source of records of several runs, such as a bag; `runs` is complete after reading."""
 
     runs: list[TraceRun]
 
-    def read(self, first_number: int = 0) -> Iterator[Entry]:
+    def read(self, first_number: int = 0) -> Iterator[TraceEntry]:
         """Yield all records in time order; runs are numbered from `first_number`."""
 
 
@@ -88,14 +87,14 @@ class TraceQuery:
         """All runs: of the paths, and those found so far in the sources."""
         return [*self._files, *(run for source in self._sources for run in source.runs)]
 
-    def by_run(self) -> Iterator[Entry]:
+    def by_run(self) -> Iterator[TraceEntry]:
         """Yield the records file by file, then those of the sources."""
         for run in self._files:
             yield from run.read()
         for records in self._read_sources():
             yield from records
 
-    def by_time(self) -> Iterator[Entry]:
+    def by_time(self) -> Iterator[TraceEntry]:
         """
         Yield the records of all runs approximately in time order; all files are open at once.
         """
@@ -103,12 +102,12 @@ class TraceQuery:
         for _, entry in merge(*map(_rising, streams), key=itemgetter(0)):
             yield entry
 
-    def _read_sources(self) -> Iterator[Iterator[Entry]]:
+    def _read_sources(self) -> Iterator[Iterator[TraceEntry]]:
         for number, source in enumerate(self._sources, 1):
             yield source.read(number * RUNS_OF_SOURCE)
 
 
-def _rising(entries: Iterator[Entry]) -> Iterator[tuple[float, Entry]]:
+def _rising(entries: Iterator[TraceEntry]) -> Iterator[tuple[float, TraceEntry]]:
     """Yield entries with the latest time so far, for a merge that keeps the order within a run."""
     latest_s = float('-inf')
     for entry in entries:

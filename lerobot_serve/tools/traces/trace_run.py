@@ -33,7 +33,7 @@ class LinePosition(NamedTuple):
     line: int
 
 
-class Entry(NamedTuple):
+class TraceEntry(NamedTuple):
     """
     A record of a run and its approximate time, in seconds since 1970 by the clock of the node's
     machine. A record without a time has the time of the previous one.
@@ -99,7 +99,7 @@ class TraceRun:
     def is_complete(self) -> bool:
         return not (self.is_partial or self.is_damaged)
 
-    def read(self) -> Iterator[Entry]:
+    def read(self) -> Iterator[TraceEntry]:
         """Yield all records in the order of the file. Raises TraceError."""
         self._restart()
         for line in self._reader.read(self.path, self._known_parts):
@@ -114,7 +114,7 @@ class TraceRun:
             mono_ns = record.mono_ns
             if mono_ns is not None and -NS_LIMIT < mono_ns < NS_LIMIT:
                 self._time_s = self._offset_s + mono_ns / 1e9
-            yield Entry(self._time_s, self, record)
+            yield TraceEntry(self._time_s, self, record)
 
     def _apply(self, record: TraceRecord) -> None:
         if isinstance(record, (HeaderRecord, ClockRecord)):

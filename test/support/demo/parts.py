@@ -40,6 +40,26 @@ ACTS = {
         'commands_changed_by_the_cage': 71,
     },
 }
+LEARNED = {
+    'learn': {
+        'shown': True,
+        'took_s': 401.4,
+        'rounds': [{'round': n, 'promoted_at_s': 10.0 * n} for n in (1, 2)],
+    },
+    'poison': {
+        'shown': True,
+        'verdict': 'refused',
+        'episodes': 0,
+        'why': 'velocity: 2.1 spreads apart',
+    },
+    'regress': {
+        'shown': True,
+        'why': 'rolled back: it succeeds less often',
+        'rolled_back_after_s': 9.6,
+        'episodes_with_it': 21,
+        'episodes_with_it_a_second_later': 0,
+    },
+}
 PROOF = {'violations': 0, 'traces': 7, 'judged': 900, 'without_end': 1}
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lerobot_serve.tools.diagnosis.diagnose import diagnose, Diagnosis
+from lerobot_serve.tools.output.local_time import parse_time_of_day
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import Record, RecordIds, TraceRecord
@@ -55,6 +57,30 @@ class Scene:
             lines = [encode(header(node)), *(encode(each) for each in told)]
             lines += (spoil or {}).get(node, [])
             (folder / f'{node}.jsonl').write_bytes(b''.join([*lines, encode(footer(node))]))
+
+
+def story_of(
+    made: Scene, folder: Path, client: str = 'robot_1', *, at: str = '', around_s: float = 10.0
+) -> Diagnosis:
+    """Write a scene and explain it."""
+    made.write(folder)
+    moment = parse_time_of_day(at) if at else None
+    return diagnose([folder], client, at=moment, around_s=around_s)
+
+
+def causes_of(story: Diagnosis) -> list[str]:
+    return [result.rule.name for result in story.causes]
+
+
+def without_footer(file: Path) -> None:
+    """Change a trace to that of a process that was killed."""
+    file.write_bytes(b''.join(file.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def command(rung: str, reason: str = '', *, step: int = 0, result: str = 'pass') -> Record:
+    """Return a command of robot_1, without its actions."""
+    fields = {'control_step': step, 'cage_result': result, 'rung': rung, 'reason': reason}
+    return {'kind': 'executed', 'client_id': 'robot_1', **fields}
 
 
 def header(node: str) -> TraceRecord:
@@ -191,14 +217,6 @@ def _commands(made: Scene, client: str) -> None:
         control_step += 1
         rung, why = ('ramp', 'ramp: nothing_to_play') if is_stall else ('policy', '')
         verdict, reason = HELD.get(trouble, ('pass', '')) if is_rough else ('pass', '')
-        command = records.ExecutedRecord(
-            0,
-            *RecordIds(client).command_fields(),
-            control_step=control_step,
-            cage_result=verdict,
-            rung=rung,
-            raw_actions=None,
-            commanded=None,
-            reason='; '.join(filter(None, (reason, why))),
-        )
-        made.add(client, time_s, command)
+        why = '; '.join(filter(None, (reason, why)))
+        record = command(rung, why, step=control_step, result=verdict) | {'client_id': client}
+        made.add(client, time_s, record)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 import re
 
-from lerobot_serve.tools.doctor.finding import Finding
+from lerobot_serve.tools.doctor.finding import Finding, FindingLevel
 
 
 def listed(findings: Iterable[Finding]) -> str:
@@ -17,3 +17,13 @@ def listed(findings: Iterable[Finding]) -> str:
         lines += [f'    {each.remedy}'] if each.remedy else []
     # pins differ between versions of Python
     return re.sub(r'==[\d.]+', '==VERSION', '\n'.join(lines)) + '\n'
+
+
+def by_name(findings: Iterable[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+def wrong(findings: Iterable[Finding]) -> list[str]:
+    """Return the names of those that are not ok, nor skipped."""
+    well = (FindingLevel.OK, FindingLevel.SKIPPED)
+    return [finding.name for finding in findings if finding.verdict not in well]

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import pytest
+from support.tools.operator_states import robot_of
 
+from lerobot_serve.contract.records import DropCount
 from lerobot_serve.demo.results.run_records import PlayedAction, RunRecords
 from lerobot_serve.demo.results.scoreboard import EndedEpisode, Scoreboard
 
@@ -17,8 +19,9 @@ def board() -> Scoreboard:
         for i in range(40)
     ]
     seen.placements = [(100.0, 'v1@1'), (101.0, 'v2@2'), (105.0, 'v2@2')]
-    seen.robots['robot_1'].drops = {'stale': 2}
-    seen.robots['robot_2'].drops = {'stale': 1, 'late': 1}
+    for name, drops in (('robot_1', {'stale': 2}), ('robot_2', {'stale': 1, 'late': 1})):
+        dropped = [DropCount(*each) for each in drops.items()]
+        seen.robots[name] = robot_of(f'/{name}/edge_controller', dropped=dropped)
     seen.add_event(103.0, 'a1 is killed <hard>', 'a1 killed', 'kill')
     return seen
 

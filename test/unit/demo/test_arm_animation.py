@@ -153,8 +153,7 @@ def test_a_window_begins_with_a_target_and_has_the_outcomes_of_its_episodes():
 
 def test_the_clip_that_is_most_like_all_episodes_is_shown():
     board = Scoreboard(['robot_1', 'robot_2'])
-    for robot in board.robots.values():
-        robot.view = robot_of('/x/edge', policy='v1@1')
+    board.robots = dict.fromkeys(board.robots, robot_of('/x/edge', policy='v1@1'))
     for number in range(60):
         for name in board.robots:
             board.add_arm_frame(name, ArmFrame(100 + 0.1 * number, 0.1, 0.2, (0.3, 0.0)))

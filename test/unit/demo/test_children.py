@@ -14,7 +14,8 @@ from support.waiting import wait_until
 
 from lerobot_serve.demo.child_processes import (
     child_processes,
-    Dashboard,
+    ChildProcesses,
+    DashboardProcess,
     FleetLog,
     node_of,
     process_ids,
@@ -99,7 +100,7 @@ TYPED = TypedCommand(0.0, 'serve', 'lerobot-serve dashboard')
 TAKEN = 'raise SystemExit("port 8300 is taken")'
 
 
-def lines_of(dashboard: Dashboard, count: int) -> list[str]:
+def lines_of(dashboard: DashboardProcess, count: int) -> list[str]:
     lines: list[str] = []
 
     def has_all() -> bool:
@@ -111,29 +112,35 @@ def lines_of(dashboard: Dashboard, count: int) -> list[str]:
     return lines
 
 
-def test_the_address_is_shown(tmp_path):
+@pytest.fixture
+def started(tmp_path):
+    """Starts a dashboard that runs these scripts, one at each start."""
     with child_processes(tmp_path, os.environ) as children:
-        dashboard = Dashboard(children, printing(tmp_path, SERVES), TYPED)
-        dashboard.start()
-        assert lines_of(dashboard, 1) == ['dashboard: http://127.0.0.1:1/#token=x']
-        assert dashboard.address == 'http://127.0.0.1:1/#token=x'
+
+        def start(*scripts: str) -> tuple[DashboardProcess, ChildProcesses]:
+            dashboard = DashboardProcess(children, printing(tmp_path, *scripts), TYPED)
+            dashboard.start()
+            return dashboard, children
+
+        yield start
 
 
-def test_a_port_that_is_taken_leads_to_a_free_one(tmp_path):
-    with child_processes(tmp_path, os.environ) as children:
-        dashboard = Dashboard(children, printing(tmp_path, TAKEN, SERVES), TYPED)
-        dashboard.start()
-        assert lines_of(dashboard, 1) == ['dashboard: http://127.0.0.1:1/#token=x']
-        assert children.children['dashboard'].process.args[-2:] == ['--port', '0']
+def test_the_address_is_shown(started):
+    dashboard, _ = started(SERVES)
+    assert lines_of(dashboard, 1) == ['dashboard: http://127.0.0.1:1/#token=x']
+    assert dashboard.address == 'http://127.0.0.1:1/#token=x'
 
 
-def test_a_dashboard_that_cannot_start_is_one_line(tmp_path):
-    with child_processes(tmp_path, os.environ) as children:
-        dashboard = Dashboard(children, printing(tmp_path, TAKEN, TAKEN), TYPED)
-        dashboard.start()
-        (line,) = lines_of(dashboard, 1)
-        assert line == 'the dashboard has ended: port 8300 is taken'
-        assert dashboard.poll() == '' and dashboard.address == ''
+def test_a_port_that_is_taken_leads_to_a_free_one(started):
+    dashboard, children = started(TAKEN, SERVES)
+    assert lines_of(dashboard, 1) == ['dashboard: http://127.0.0.1:1/#token=x']
+    assert children.children['dashboard'].process.args[-2:] == ['--port', '0']
+
+
+def test_a_dashboard_that_cannot_start_is_one_line(started):
+    dashboard, _ = started(TAKEN, TAKEN)
+    assert lines_of(dashboard, 1) == ['the dashboard has ended: port 8300 is taken']
+    assert dashboard.poll() == '' and dashboard.address == ''
 
 
 def typed() -> TypedCommand:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from support.demo.parts import LEARNED
 
 from lerobot_serve.demo.results.run_records import (
     passed_comparison,
@@ -16,43 +17,10 @@ from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, LEARNING, TOURS
 from lerobot_serve.demo.tour.acts import SERVING_ACTS
 from lerobot_serve.demo.tour.learning_acts import LEARNING_ACTS
 
-TEXTS = {
-    'learn': (
-        {
-            'before_percent': 8,
-            'after_percent': 92,
-            'took_s': 401.4,
-            'rounds': [{'evidence': 43}, {'evidence': 21}],
-        },
-        '8 % of the attempts reached their target before, 92 % after 2 rounds, in 401 s; evidence '
-        'of the promotions 43 : 1, 21 : 1',
-    ),
-    'poison': (
-        {'verdict': 'refused', 'episodes': 0, 'why': 'velocity: 2.1 spreads apart'},
-        'refused, 0 episodes with it: velocity: 2.1 spreads apart',
-    ),
-    'regress': (
-        {
-            'why': 'rolled back: it succeeds less often',
-            'rolled_back_after_s': 9.6,
-            'episodes_with_it': 21,
-            'episodes_with_it_a_second_later': 0,
-        },
-        'it succeeds less often (10 s after the targets got narrow; 21 episodes with it, 0 a '
-        'second later)',
-    ),
-}
-
 
 def test_every_act_has_a_function_and_a_text():
     assert {*SERVING_ACTS, *LEARNING_ACTS} == {*ACT_CLAIMS} == {*ACT_TEXT}
-    assert {*LEARNING_ACTS} == {*TOURS[LEARNING]} == {*TEXTS}
-
-
-@pytest.mark.parametrize('act', TEXTS)
-def test_an_act_says_what_it_found(act):
-    found, text = TEXTS[act]
-    assert ACT_TEXT[act](found) == text
+    assert {*LEARNING_ACTS} == {*TOURS[LEARNING]} == {*LEARNED}
 
 
 def compared(time_s: float, log10: float, candidate: int, champion: int) -> PassedComparison:

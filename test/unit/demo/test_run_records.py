@@ -21,13 +21,13 @@ from lerobot_serve.demo.results.scoreboard import PHASE_MARKS, router_events
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.traces.fields import record_of
-from lerobot_serve.tools.traces.trace_run import Entry
+from lerobot_serve.tools.traces.trace_run import TraceEntry
 
 
 def added(*records: tuple[float, str, dict]) -> RunRecords:
     found = RunRecords()
     for time_s, role, raw in records:
-        add_entry(found, Entry(time_s, SimpleNamespace(role=role), record_of(raw)))
+        add_entry(found, TraceEntry(time_s, SimpleNamespace(role=role), record_of(raw)))
     return found
 
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from support.sim_places import places, poses
 
 from lerobot_serve.sim.arm import (
     Arm,
@@ -26,7 +27,6 @@ from lerobot_serve.sim.scene import (
     TARGET_APART_M,
     TARGET_FAR_M,
     TARGET_NEAR_M,
-    TARGET_SIDE_RAD,
 )
 
 TICK_S = 1 / 30
@@ -50,15 +50,6 @@ def test_a_leader_with_a_turned_wrist_reaches_its_targets_as_fast():
 
 anything = st.floats(allow_nan=True, allow_infinity=True)
 commands = st.lists(anything, min_size=6, max_size=6) | st.lists(anything, max_size=8)
-poses = st.tuples(*(st.floats(low, high) for low, high in zip(LOW_RAD, HIGH_RAD, strict=True)))
-places = st.builds(
-    lambda radius_m, angle_rad: (
-        radius_m * math.cos(angle_rad),
-        radius_m * math.sin(angle_rad),
-    ),
-    st.floats(TARGET_NEAR_M, TARGET_FAR_M),
-    st.floats(-TARGET_SIDE_RAD, TARGET_SIDE_RAD),
-)
 
 
 @given(poses, st.lists(st.tuples(commands, st.floats(0, 1)), max_size=8))

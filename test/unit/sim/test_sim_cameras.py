@@ -7,20 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from support.sim_places import places, poses
 
 from lerobot_serve.sim import cameras
-from lerobot_serve.sim.arm import Arm, ELBOW, hand_xy, HIGH_RAD, HOME_RAD, LOW_RAD
-from lerobot_serve.sim.scene import ReachScene, TARGET_FAR_M, TARGET_NEAR_M, TARGET_SIDE_RAD
-
-poses = st.tuples(*(st.floats(low, high) for low, high in zip(LOW_RAD, HIGH_RAD, strict=True)))
-places = st.builds(
-    lambda radius_m, angle_rad: (
-        radius_m * math.cos(angle_rad),
-        radius_m * math.sin(angle_rad),
-    ),
-    st.floats(TARGET_NEAR_M, TARGET_FAR_M),
-    st.floats(-TARGET_SIDE_RAD, TARGET_SIDE_RAD),
-)
+from lerobot_serve.sim.arm import Arm, ELBOW, hand_xy, HOME_RAD
+from lerobot_serve.sim.scene import ReachScene
 
 
 def red(image):

@@ -102,13 +102,8 @@ class RunCheck(Generic[Checked]):
         """The first tally; most checks have only one."""
         return self.tallies[0]
 
-    def on_record(self, record: TraceRecord) -> None:
-        """Check the last record that the run yielded, if it is one of RECORDS."""
-        if isinstance(record, self.RECORDS):
-            self.observe(record)
-
     def observe(self, record: Checked) -> None:
-        """Check a record."""
+        """Check the last record that the run yielded, one of RECORDS."""
         raise NotImplementedError
 
     def finish(self) -> None:

@@ -17,6 +17,9 @@ from lerobot_serve.tools.traces.fields import is_later_session, number
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format.records import ExecutedRecord
 
+# rounding of a nanosecond clock written in seconds
+ROUNDING_S = 1e-6
+
 
 class PlayedRow(NamedTuple):
     """Origin and values of one executed action."""
@@ -28,7 +31,7 @@ class PlayedRow(NamedTuple):
 
 
 class ChunkRowsCheck(RunCheck[ExecutedRecord]):
-    """See the module."""
+    """Checks that executed actions are rows of chunks, unchanged and in order."""
 
     CHECKS = ('rows',)
     RECORDS = (ExecutedRecord,)
@@ -92,12 +95,8 @@ def is_same_float32(first: list[Any] | None, second: list[Any] | None) -> bool:
         return False
 
 
-# rounding of a nanosecond clock written in seconds
-ROUNDING_S = 1e-6
-
-
 class ActionAgeCheck(RunCheck[ExecutedRecord]):
-    """See the module."""
+    """Checks that no executed action is older than max_action_age_s of its edge."""
 
     CHECKS = ('age',)
     RECORDS = (ExecutedRecord,)

@@ -22,6 +22,9 @@ from lerobot_serve.trace.format.records import ExecutedRecord, Record
 
 # relative rounding error of a float32
 ROUNDING = 1e-6
+Command = list[float]
+# in the reason of a command that an interlock overrides; earlier versions wrote `forces`
+INTERLOCK_PHRASES = (' overrides ', ' forces ')
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +105,6 @@ def _limit(row: Record, name: str, nothing: float = inf) -> float:
 
 def _slack(bound: float) -> float:
     return ROUNDING * max(1.0, abs(bound)) if abs(bound) < inf else 0.0
-
-
-Command = list[float]
-# in the reason of a command that an interlock overrides; earlier versions wrote `forces`
-INTERLOCK_PHRASES = (' overrides ', ' forces ')
 
 
 class CommandLimitsCheck(RunCheck[ExecutedRecord]):

@@ -17,9 +17,12 @@ from lerobot_serve.tools.traces.fields import is_later_session
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format.records import DropRecord, RequestRecord
 
+# rounding of a round trip written as a float [ms]
+ROUNDING_NS = 1000
+
 
 class RequestEndCheck(RunCheck[RequestRecord | DropRecord]):
-    """See the module."""
+    """Checks that every request of an edge has an end: a `request` or a `drop` record."""
 
     CHECKS = ('ended',)
     RECORDS = (RequestRecord, DropRecord)
@@ -61,10 +64,6 @@ class RequestEndCheck(RunCheck[RequestRecord | DropRecord]):
             self.tally.retract('records are missing, which may hold the end of a request')
 
 
-# rounding of a round trip written as a float [ms]
-ROUNDING_NS = 1000
-
-
 class LastEnd(NamedTuple):
     """Latest end of a request of one client."""
 
@@ -74,7 +73,7 @@ class LastEnd(NamedTuple):
 
 
 class OneInFlightCheck(RunCheck[RequestRecord]):
-    """See the module."""
+    """Checks that a client sends a request only after its previous one in the session."""
 
     CHECKS = ('one_in_flight',)
     RECORDS = (RequestRecord,)
@@ -106,7 +105,7 @@ class OneInFlightCheck(RunCheck[RequestRecord]):
 
 
 class PrefixPolicyCheck(RunCheck[RequestRecord]):
-    """Reads the fields `prefix_policy` and `prefix_ignored` of `request`."""
+    """Checks that a reply to a prefix of another policy is marked `prefix_ignored`."""
 
     CHECKS = ('prefix',)
     RECORDS = (RequestRecord,)

@@ -11,7 +11,7 @@ from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.cli.signature import print_report
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.keys.site import Site
+    from lerobot_serve.tools.keys.site import KeySite
 
 HELP = 'make, list, rotate and revoke the keys of a site for the Zenoh link'
 EXAMPLE = 'example: lerobot-serve keys init --site lab-3; lerobot-serve keys robot robot_1'
@@ -86,7 +86,7 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _run(site: Site, options: argparse.Namespace) -> str:
+def _run(site: KeySite, options: argparse.Namespace) -> str:
     """Return what to print. Raises UserError, OSError."""
     from lerobot_serve.tools.keys import report
     from lerobot_serve.tools.keys.identity import KeyRole

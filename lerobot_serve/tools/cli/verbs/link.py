@@ -32,7 +32,7 @@ def link(
     seconds: Annotated[float, Argument('how long to watch [s]', 'N', number('s', 3600.0))] = 3.0,
 ) -> Report:
     """Watch the link. Raises UserError."""
-    from lerobot_serve.tools.link.report import link_report
+    from lerobot_serve.tools.link.survey import link_report
     from lerobot_serve.tools.link.watch import LinkWatch
 
     settings = options.settings(connect or ([] if options.listen else [CONNECT]))

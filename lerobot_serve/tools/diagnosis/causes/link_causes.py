@@ -58,7 +58,7 @@ def reply_lost(facts: WindowFacts) -> CauseFinding:
         return CauseFinding(None, 'no server has a trace of this robot')
     timeout_s = number(facts.parameters, 'request_timeout_s')
     missed = lost_requests(facts) + [r for r in facts.during if r.edge_record is None]
-    answered = [request for request in missed if has_server_reply(request)]
+    answered = [r for r in missed if any(each.record.status == 'ok' for each in r.server_records)]
     if answered and timeout_s is None:
         return CauseFinding(None, 'the header of its edge has no request_timeout_s')
     limit_ms = (timeout_s or 0.0) * 1e3
@@ -131,10 +131,6 @@ def covers_window(facts: WindowFacts, peer: PeerFacts) -> bool:
         return False
     begin_s, end_s = peer.span_s
     return begin_s <= facts.onset_s and facts.stall_span_s[1] <= end_s
-
-
-def has_server_reply(request: JoinedRequest) -> bool:
-    return any(each.record.status == 'ok' for each in request.server_records)
 
 
 def router_to_server_ms(request: JoinedRequest) -> float | None:

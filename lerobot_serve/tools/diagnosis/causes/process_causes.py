@@ -20,6 +20,8 @@ from lerobot_serve.tools.output.local_time import format_local
 from lerobot_serve.tools.traces.fields import number
 
 SESSION_LOST = (NO_SESSION, DRAINING)
+# thresholds: share of changed commands; missed steps
+CHANGED_SHARE, MISSED_MIN = 0.05, 2
 
 
 def router_stood_still(facts: WindowFacts) -> CauseFinding:
@@ -75,10 +77,6 @@ def abrupt_end_s(facts: WindowFacts, peer: PeerFacts) -> float | None:
     _, end_s = peer.span_s
     lost = [request for request in lost_requests(facts) if not request.server_records]
     return end_s if any(end_s <= request.end_s for request in lost) else None
-
-
-# thresholds: share of changed commands; missed steps
-CHANGED_SHARE, MISSED_MIN = 0.05, 2
 
 
 def edge_starved(facts: WindowFacts) -> CauseFinding:

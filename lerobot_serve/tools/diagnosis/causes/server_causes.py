@@ -106,17 +106,13 @@ def buffer_too_short(facts: WindowFacts) -> CauseFinding:
     whole = facts.shift_of(lambda request: request.round_trip_ms)
     buffer_s = number(facts.parameters, 'request_threshold_s')
     if not whole.is_known:
-        return too_few_samples('round trip', whole)
+        return CauseFinding(None, f'too few requests: round trip {whole.text}')
     if buffer_s is None:
         return CauseFinding(None, 'the header of its edge has no request_threshold_s')
     words = f'round trip {whole.text}; request_threshold_s is {buffer_s:g}'
     return CauseFinding(
         whole.exceeds(buffer_s * 1e3) and not whole.has_grown, words, flights(facts, facts.during)
     )
-
-
-def too_few_samples(name: str, shift: MedianShift) -> CauseFinding:
-    return CauseFinding(None, f'too few requests: {name} {shift.text}')
 
 
 def queue_wait_source(facts: WindowFacts) -> PeerFacts | None:

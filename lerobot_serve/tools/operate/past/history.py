@@ -20,7 +20,7 @@ from lerobot_serve.tools.output.local_time import format_local
 from lerobot_serve.tools.output.report import Facts, Part, Report
 from lerobot_serve.tools.output.text import sources_line
 from lerobot_serve.tools.traces.query import TraceQuery
-from lerobot_serve.tools.traces.trace_run import Entry
+from lerobot_serve.tools.traces.trace_run import TraceEntry
 from lerobot_serve.trace.format.records import (
     IncidentRecord,
     OutcomeRecord,
@@ -88,7 +88,7 @@ class _Reader:
         self._outcomes: dict[str, tuple[str, str]] = {}
         self._reported: set[str] = set()
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TraceEntry) -> None:
         record, role, node = entry.record, entry.run.role, entry.run.node
         if isinstance(record, OutcomeRecord):
             self._add_outcome(record)

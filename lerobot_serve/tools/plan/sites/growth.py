@@ -27,7 +27,7 @@ PRECISION = 0.01
 
 
 @unique
-class Resource(Enum):
+class SiteResource(Enum):
     """What may break, as text."""
 
     ROUTER = 'the core of a router'
@@ -46,7 +46,7 @@ class GrowthPoint:
     result: SiteResult
     store_share: float
     misses: tuple[str, ...]
-    breaks: Resource | None
+    breaks: SiteResource | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Growth:
 
     points: tuple[GrowthPoint, ...]
     first: GrowthPoint | None
-    limits: tuple[tuple[Resource, int], ...]
+    limits: tuple[tuple[SiteResource, int], ...]
 
 
 def grow(plan: SitePlan, sites: int) -> Growth:
@@ -76,17 +76,17 @@ def grow(plan: SitePlan, sites: int) -> Growth:
     return Growth(tuple(points), _first_break(plan, points), limits(plan, sites))
 
 
-def limits(plan: SitePlan, sites: int) -> tuple[tuple[Resource, int], ...]:
+def limits(plan: SitePlan, sites: int) -> tuple[tuple[SiteResource, int], ...]:
     """Return the robots of a site at which each resource is 100 % busy, the smallest first."""
     model, shape = plan.model, plan.shape
     fleet, costs = model.fleet, model.costs
     found = {
-        Resource.ROUTER: shape.routers * costs.router_robots(fleet, 1.0),
-        Resource.SERVER: shape.servers * model.service.robots_within(fleet.period_s),
-        Resource.STORE: costs.store_robots(shape.routers),
+        SiteResource.ROUTER: shape.routers * costs.router_robots(fleet, 1.0),
+        SiteResource.SERVER: shape.servers * model.service.robots_within(fleet.period_s),
+        SiteResource.STORE: costs.store_robots(shape.routers),
     }
     if sites > 1:
-        found[Resource.SHARED_STORE] = costs.store_robots(sites * shape.routers) // sites
+        found[SiteResource.SHARED_STORE] = costs.store_robots(sites * shape.routers) // sites
     return tuple(sorted(found.items(), key=lambda item: item[1]))
 
 
@@ -129,10 +129,10 @@ def _point(plan: SitePlan, robots: int) -> GrowthPoint:
     return GrowthPoint(robots, robots / plan.robots, result, store_share, misses, breaks)
 
 
-def _broken(result: SiteResult, router_load: float, *, is_only_store: bool) -> Resource:
+def _broken(result: SiteResult, router_load: float, *, is_only_store: bool) -> SiteResource:
     """Return what a missed goal is due to, in the order of a request; else the buffer is short."""
     if is_only_store:
-        return Resource.STORE
+        return SiteResource.STORE
     if max(router_load, result.router_share) >= SATURATED_SHARE:
-        return Resource.ROUTER
-    return Resource.SERVER if result.server_share >= SATURATED_SHARE else Resource.BUFFER
+        return SiteResource.ROUTER
+    return SiteResource.SERVER if result.server_share >= SATURATED_SHARE else SiteResource.BUFFER

@@ -15,7 +15,7 @@ from lerobot_serve.tools.plan.sites.costs import CORE_SHARE
 from lerobot_serve.tools.plan.sites.growth import Growth, GrowthPoint
 from lerobot_serve.tools.plan.sites.plan import SitesPlan
 from lerobot_serve.tools.plan.sites.search import SitePlan
-from lerobot_serve.tools.plan.sites.simulation import Loss, SiteResult
+from lerobot_serve.tools.plan.sites.simulation import Lost, SiteResult
 
 HEAD = ('', 'p50 ms', 'p99 ms', 'stalled', 'lost')
 GROWTH_HEAD = ('robots', 'times', 'router', 'server', 'store', 'p99 ms', 'stalled')
@@ -106,8 +106,8 @@ def site_parts(plan: SitePlan, episode_s: float) -> list[Part]:
     ]
 
 
-def article(loss: Loss) -> str:
-    return 'the' if loss is Loss.STORE else 'a'
+def article(loss: Lost) -> str:
+    return 'the' if loss is Lost.STORE else 'a'
 
 
 def run_cells(result: SiteResult) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def shape_text(plan: SitePlan) -> str:
 
 def store_loss_line(plan: SitePlan) -> str:
     """Return the line on the placements of the run without the store."""
-    store = plan.losses[Loss.STORE].store
+    store = plan.losses[Lost.STORE].store
     hours = WAITING_LIMIT / plan.model.costs.placements_hz(plan.robots) / 3600
     return (
         f'  store away for {plan.model.trial.seconds / 4:g} s: {store.most_waiting} placements '

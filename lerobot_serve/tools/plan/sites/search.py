@@ -28,7 +28,7 @@ from lerobot_serve.tools.plan.sites.costs import (
     SiteCosts,
     SiteShape,
 )
-from lerobot_serve.tools.plan.sites.simulation import Loss, simulate_site, SiteResult
+from lerobot_serve.tools.plan.sites.simulation import Lost, simulate_site, SiteResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SiteModel:
         """Return the largest of so many sites over which the robots are spread."""
         return self.with_robots(site_sizes(self.fleet.robots, sites)[0][1])
 
-    def run(self, shape: SiteShape, loss: Loss | None = None) -> SiteResult:
+    def run(self, shape: SiteShape, loss: Lost | None = None) -> SiteResult:
         """Simulate the site."""
         return simulate_site(self.fleet, self.service, self.costs, shape, self.trial, loss)
 
@@ -64,7 +64,7 @@ class SitePlan:
     model: SiteModel
     shape: SiteShape
     normal: SiteResult
-    losses: Mapping[Loss, SiteResult]
+    losses: Mapping[Lost, SiteResult]
     misses: tuple[str, ...]
 
     @property
@@ -99,7 +99,7 @@ def plan_site(count: int, model: SiteModel, routers: int, servers_limit: int) ->
         model,
         SiteShape(routers, shown),
         runs.result(shown),
-        {loss: runs.result(shown, loss) for loss in Loss},
+        {loss: runs.result(shown, loss) for loss in Lost},
         fixed or (() if servers else tuple(runs.misses(shown))),
     )
 
@@ -111,7 +111,7 @@ class SiteRuns:
         self._model, self._routers = model, routers
         self.result = cache(self._run)
 
-    def _run(self, servers: int, loss: Loss | None = None) -> SiteResult:
+    def _run(self, servers: int, loss: Lost | None = None) -> SiteResult:
         return self._model.run(SiteShape(self._routers, servers), loss)
 
     def holds(self, servers: int) -> bool:
@@ -120,7 +120,7 @@ class SiteRuns:
 
     def misses(self, servers: int) -> Iterator[str]:
         """Yield the missed goals, those first that need most."""
-        for loss in (Loss.ROUTER, Loss.SERVER):
+        for loss in (Lost.ROUTER, Lost.SERVER):
             result = self.result(servers, loss).requests
             if result.stalled:
                 yield f'after the loss of a {loss.value}, {stall_text(result)}'

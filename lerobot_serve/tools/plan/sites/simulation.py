@@ -24,6 +24,9 @@ from lerobot_serve.tools.plan.simulation import FleetSimulation, SimulatedReques
 from lerobot_serve.tools.plan.simulation_result import SimulationResult
 from lerobot_serve.tools.plan.sites.costs import router_failover_s, SiteCosts, SiteShape
 
+LOSS_AT, STORE_BACK_AT = 0.5, 0.75
+ROUTER_LOST = 'router_lost'
+
 
 @dataclass(frozen=True, slots=True)
 class StoreResult:
@@ -104,12 +107,8 @@ class SimulatedStore:
             self._caught_up_s = now_s - self._back_s
 
 
-LOSS_AT, STORE_BACK_AT = 0.5, 0.75
-ROUTER_LOST = 'router_lost'
-
-
 @unique
-class Loss(Enum):
+class Lost(Enum):
     """What is lost halfway through a run."""
 
     ROUTER = 'router'
@@ -159,12 +158,12 @@ def simulate_site(
     costs: SiteCosts,
     shape: SiteShape,
     settings: SimulationSettings,
-    loss: Loss | None = None,
+    loss: Lost | None = None,
 ) -> SiteResult:
     """Simulate a site and return its counts; `loss` is lost halfway through."""
     run = SiteSimulation(fleet, service, costs, shape, settings)
     run.lose(loss)
-    run.run(None, LOSS_AT * settings.seconds if loss is Loss.SERVER else None)
+    run.run(None, LOSS_AT * settings.seconds if loss is Lost.SERVER else None)
     return run.site_result()
 
 
@@ -193,11 +192,11 @@ class SiteSimulation(FleetSimulation):
             self._robots[number].router = place % shape.routers
             self._schedule(self._episodes.random() * costs.episode_s, self._on_episode)
 
-    def lose(self, loss: Loss | None) -> None:
+    def lose(self, loss: Lost | None) -> None:
         """Plan the loss of the first router or of the store."""
-        if loss is Loss.ROUTER:
+        if loss is Lost.ROUTER:
             self._schedule(LOSS_AT * self._seconds, self._on_router_loss, 0)
-        elif loss is Loss.STORE:
+        elif loss is Lost.STORE:
             self._schedule(LOSS_AT * self._seconds, self._store.leave)
             self._schedule(STORE_BACK_AT * self._seconds, self._on_store_back)
 

@@ -71,20 +71,11 @@ def test_policy_and_robot_are_compared(sim_arm_yaml, capsys):
     assert found['rate']['verdict'] == 'ok'
 
 
-@pytest.mark.parametrize(
-    ('words', 'name', 'text'),
-    [
-        (('/no/such/place',), 'loads', 'is not a directory'),
-        (('--kind', 'nonsense', '/tmp'), 'loads', "no policy kind 'nonsense'"),
-        (('--robot', '/no/such/file.yaml'), 'file', 'cannot be read'),
-        (('--device', 'cuda:99', '--kind', 'null', 'joints=1,chunk=1,fps=1'), 'loads', 'cuda:99'),
-    ],
-)
-def test_a_mistake_is_a_failure_with_its_remedy(words, name, text, capsys):
-    assert main(['doctor', '--json', *QUICK, *words]) == 1
-    finding = findings(capsys.readouterr().out)[name]
+def test_a_mistake_is_a_failure_with_its_remedy(capsys):
+    assert main(['doctor', '--json', *QUICK, '--kind', 'nonsense', '/tmp']) == 1
+    finding = findings(capsys.readouterr().out)['loads']
     assert finding['verdict'] == 'failure'
-    assert text in finding['found']
+    assert "no policy kind 'nonsense'" in finding['found']
     assert finding['remedy']
 
 

@@ -9,10 +9,10 @@ import json
 
 import pytest
 from support.time_zone import time_zone
-from support.tools.diagnosis_rig import LENGTH_S, Scene, scene, STALL_S, WALL_S
+from support.tools.diagnosis_rig import command as executed
+from support.tools.diagnosis_rig import LENGTH_S, Scene, scene, STALL_S, story_of, WALL_S
 
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.diagnosis.diagnose import diagnose
 from lerobot_serve.tools.diagnosis.report import outcome
 from lerobot_serve.tools.diagnosis.timeline_event import describe_record
 from lerobot_serve.tools.operate.past.history import Decision, decision_line
@@ -242,21 +242,18 @@ def test_the_window_has_its_edges(tmp_path):
     made = scene()
     for time_s, name in ((19.99, 'too_early'), (20.0, 'first'), (32.0, 'last'), (32.01, 'late')):
         incident(made, time_s, name)
-    made.write(tmp_path)
-    facts = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('14:00:26'), around_s=6.0).facts
+    facts = story_of(made, tmp_path, at='14:00:26', around_s=6.0).facts
     told = [each.text for each in facts.events if 'incident' in each.text]
     assert told == ['incident first', 'incident last']
 
 
 def test_a_minute_is_looked_at_as_a_whole(tmp_path):
-    scene().write(tmp_path)
-    facts = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('14:00'), around_s=1.0).facts
+    facts = story_of(scene(), tmp_path, at='14:00', around_s=1.0).facts
     assert (facts.begin_s - WALL_S, facts.end_s - WALL_S) == (-1.0, 61.0)
 
 
 def test_without_a_time_it_is_the_longest_stall(tmp_path):
-    scene().write(tmp_path)
-    story = diagnose([tmp_path], 'robot_1')
+    story = story_of(scene(), tmp_path)
     assert story.facts.stalls == [story.survey.longest_stall]
     assert story.survey.longest_stall.begin_s == pytest.approx(WALL_S + STALL_S[0])
 
@@ -267,38 +264,25 @@ def test_a_time_in_the_middle_of_a_long_stall_is_of_that_stall(tmp_path):
     for time_s in range(720):
         is_stall = 60 <= time_s < 660
         rung, why = ('hold', 'hold: nothing_to_play') if is_stall else ('policy', '')
-        executed = records.ExecutedRecord(
-            0,
-            *RecordIds('robot_1').command_fields(),
-            control_step=time_s,
-            cage_result='pass',
-            rung=rung,
-            raw_actions=None,
-            commanded=None,
-            reason=why,
-        )
-        made.add('robot_1', float(time_s), executed)
-    made.write(tmp_path)
-    story = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('14:06:00'))
+        made.add('robot_1', float(time_s), executed(rung, why, step=time_s))
+    story = story_of(made, tmp_path, at='14:06:00')
     assert [stall.length_s for stall in story.facts.stalls] == [600.0]
     assert outcome(story) == 'no_evidence'
-    later = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('14:11:30'))
+    later = story_of(made, tmp_path, at='14:11:30')
     assert (later.facts.stalls, len(later.facts.earlier_stalls)) == ([], 1)
 
 
 def test_the_other_robot_has_no_stall_and_is_told_apart(tmp_path):
-    scene('network').write(tmp_path)
-    story = diagnose([tmp_path], 'robot_2')
+    story = story_of(scene('network'), tmp_path, 'robot_2')
     assert (story.survey.stall_count, story.facts) == (0, None)
-    facts = diagnose([tmp_path], 'robot_2', at=parse_time_of_day('14:00:26')).facts
-    assert facts.stalls_of_others == {'robot_1': 1}
-    assert not diagnose([tmp_path], 'robot_2', at=parse_time_of_day('14:00:26')).causes
-    assert all(request.edge_record for request in facts.requests.values())
+    story = story_of(scene('network'), tmp_path, 'robot_2', at='14:00:26')
+    assert story.facts.stalls_of_others == {'robot_1': 1}
+    assert not story.causes
+    assert all(request.edge_record for request in story.facts.requests.values())
 
 
 def test_memory_is_of_the_window_alone(tmp_path):
-    scene().write(tmp_path)
-    facts = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('14:00:03'), around_s=1.0).facts
+    facts = story_of(scene(), tmp_path, at='14:00:03', around_s=1.0).facts
     assert len(facts.requests) == 8
     assert all(
         len(before) + len(during) < 9 for p in facts.peers for before, during in p.waits.values()
@@ -356,11 +340,6 @@ def test_how_it_ends(tmp_path, capsys):
 
 
 def test_a_time_that_only_the_window_touches_is_covered(tmp_path):
-    scene().write(tmp_path)
-    edge_s = int(LENGTH_S) + 5
-    assert diagnose(
-        [tmp_path], 'robot_1', at=parse_time_of_day(f'14:00:{edge_s}'), around_s=10.0
-    ).is_covered
-    assert not diagnose(
-        [tmp_path], 'robot_1', at=parse_time_of_day(f'14:00:{edge_s}'), around_s=4.0
-    ).is_covered
+    at = f'14:00:{int(LENGTH_S) + 5}'
+    assert story_of(scene(), tmp_path, at=at, around_s=10.0).is_covered
+    assert not story_of(scene(), tmp_path, at=at, around_s=4.0).is_covered

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from support.tools.diagnosis_rig import ROLES, scene
+from support.tools.diagnosis_rig import ROLES, scene, story_of
 
-from lerobot_serve.tools.diagnosis.diagnose import diagnose
 from lerobot_serve.tools.diagnosis.report import diagnosis_report, outcome
 from lerobot_serve.tools.diagnosis.rules import RULES, RuleStatus
-from lerobot_serve.tools.output.local_time import parse_time_of_day
 
 NAMES = [rule.name for rule in RULES]
 # without the traces of these roles a rule must not say yes
@@ -39,8 +37,7 @@ def test_nothing_is_said_without_the_trace_that_tells_it(trouble, missing, tmp_p
         is_kept = node == 'robot_1' if missing == 'all but the edge' else role != missing
         if not is_kept:
             del made.told[node]
-    made.write(tmp_path)
-    story = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('2026-07-30T14:00:26Z'))
+    story = story_of(made, tmp_path, at='2026-07-30T14:00:26Z')
     there = {ROLES[node] for node in made.told}
     for result in story.causes:
         needs = NEEDS.get(result.rule.name, ())
@@ -53,8 +50,7 @@ def test_nothing_is_said_without_the_trace_that_tells_it(trouble, missing, tmp_p
 def test_of_the_queue_of_others_nothing_is_told_without_a_server(tmp_path):
     made = scene('server_overloaded')
     del made.told['router'], made.told['server'], made.told['robot_2']
-    made.write(tmp_path)
-    story = diagnose([tmp_path], 'robot_1')
+    story = story_of(made, tmp_path)
     says = {result.rule.name: result.status for result in story.results}
     assert says['server_overloaded'] is says['own_queue_wait'] is RuleStatus.NO_EVIDENCE
     assert outcome(story) == 'no_evidence'

@@ -7,10 +7,10 @@ from pathlib import Path
 import tracemalloc
 
 import pytest
-from support.tools.diagnosis_rig import Scene, scene
+from support.tools.diagnosis_rig import causes_of, scene, story_of, without_footer
 
 from lerobot_serve.tools.diagnosis.causes import server_causes
-from lerobot_serve.tools.diagnosis.diagnose import diagnose, Diagnosis
+from lerobot_serve.tools.diagnosis.diagnose import diagnose
 from lerobot_serve.tools.diagnosis.median_shift import median_shift
 from lerobot_serve.tools.diagnosis.report import diagnosis_report, outcome
 from lerobot_serve.tools.diagnosis.rules import RULES, RuleStatus
@@ -22,17 +22,12 @@ NAMES = [rule.name for rule in RULES]
 IN_THE_STALL = parse_time_of_day('2026-07-30T14:00:26Z')
 
 
-def story_of(made: Scene, folder: Path, **options: object) -> Diagnosis:
-    made.write(folder)
-    return diagnose([folder], 'robot_1', **options)
-
-
 @pytest.mark.parametrize('trouble', NAMES)
 def test_a_planted_trouble_is_found_by_its_rule_and_no_other(trouble, tmp_path):
     # a cage that clamps stops no robot
-    at = {'at': IN_THE_STALL} if trouble == 'cage' else {}
-    story = story_of(scene(trouble), tmp_path, **at)
-    assert [result.rule.name for result in story.causes] == [trouble]
+    at = '14:00:26' if trouble == 'cage' else ''
+    story = story_of(scene(trouble), tmp_path, at=at)
+    assert causes_of(story) == [trouble]
     assert outcome(story) == 'explained'
     assert story.causes[0].evidence
 
@@ -45,16 +40,14 @@ def test_without_a_trouble_the_stall_is_not_told(tmp_path):
 
 
 def test_a_server_that_lost_records_proves_no_lost_request(tmp_path):
-    made = scene('request_lost')
-    made.write(tmp_path)
+    scene('request_lost').write(tmp_path)
     file = tmp_path / 'server.jsonl'
     complete = file.read_bytes()
     lossy = complete.replace(b'"records_lost":{}', b'"records_lost":{"trace_failed":3}')
     assert lossy != complete
     file.write_bytes(lossy)
-    (found,) = [
-        v for v in diagnose([tmp_path], 'robot_1').results if v.rule.name == 'request_lost'
-    ]
+    results = diagnose([tmp_path], 'robot_1').results
+    (found,) = [each for each in results if each.rule.name == 'request_lost']
     assert found.status is RuleStatus.NO_EVIDENCE
 
 
@@ -63,7 +56,7 @@ def test_an_edge_that_lost_records_proves_no_lost_answer(tmp_path):
     told = made.told['robot_1']
     # the edge tells nothing of a request that the server answered
     told.remove(next(r for r in told if r.get('seq') == 53))
-    assert [v.rule.name for v in story_of(made, tmp_path).causes] == ['reply_lost']
+    assert causes_of(story_of(made, tmp_path)) == ['reply_lost']
     made.write(tmp_path, {'robot_1': [b'{"kind":"request","seq":53\n']})
     assert not diagnose([tmp_path], 'robot_1').causes
 
@@ -142,8 +135,7 @@ def test_an_edge_that_was_killed_missed_no_answer(tmp_path):
     made = scene()
     made.told['robot_1'] = [r for r in made.told['robot_1'] if r['mono_ns'] < 26.7e9]
     made.write(tmp_path)
-    file = tmp_path / 'robot_1.jsonl'
-    file.write_bytes(b''.join(file.read_bytes().splitlines(keepends=True)[:-1]))
+    without_footer(tmp_path / 'robot_1.jsonl')
     story = diagnose([tmp_path], 'robot_1')
     assert outcome(story) == 'no_evidence'
     assert all(request.edge_record for request in story.facts.requests.values())
@@ -151,12 +143,9 @@ def test_an_edge_that_was_killed_missed_no_answer(tmp_path):
 
 def test_parameters_are_those_of_the_window(tmp_path):
     made = scene('requests_start_late')
-    made.add(
-        'robot_1', 5.0, records.ParameterRecord(0, name='request_threshold_s', old=0.4, new=2.0)
-    )
-    made.add(
-        'robot_1', 39.95, records.ParameterRecord(0, name='request_threshold_s', old=2.0, new=0.1)
-    )
+    for time_s, old, new in ((5.0, 0.4, 2.0), (39.95, 2.0, 0.1)):
+        changed = records.ParameterRecord(0, name='request_threshold_s', old=old, new=new)
+        made.add('robot_1', time_s, changed)
     assert not story_of(made, tmp_path).causes
 
 

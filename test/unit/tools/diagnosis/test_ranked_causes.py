@@ -8,7 +8,15 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
-from support.tools.diagnosis_rig import Scene, scene, STALL_S
+from support.tools.diagnosis_rig import (
+    causes_of,
+    command,
+    Scene,
+    scene,
+    STALL_S,
+    story_of,
+    without_footer,
+)
 
 from lerobot_serve.tools.diagnosis import rules
 from lerobot_serve.tools.diagnosis.causes.finding import (
@@ -21,13 +29,10 @@ from lerobot_serve.tools.diagnosis.causes.finding import (
 from lerobot_serve.tools.diagnosis.diagnose import diagnose
 from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey, PeerRecord
 from lerobot_serve.tools.diagnosis.rules import GOOD_SHARE, RULES, RuleStatus
-from lerobot_serve.tools.output.local_time import parse_time_of_day
-from lerobot_serve.trace.format import records
-from lerobot_serve.trace.format.records import RecordIds, RequestRecord
+from lerobot_serve.trace.format.records import RequestRecord
 
 MOMENTS = st.integers(0, 20).map(float)
 SPANS = st.lists(st.tuples(MOMENTS, MOMENTS), max_size=5)
-IN_THE_STALL = parse_time_of_day('2026-07-30T14:00:26Z')
 
 
 def instants(spans) -> set[float]:
@@ -68,10 +73,9 @@ def test_a_cause_needs_a_good_part_of_the_stall(number, is_cause, share, monkeyp
         replace(rule, evaluate=this if n == number else other) for n, rule in enumerate(RULES)
     ]
     monkeypatch.setattr(rules, 'RULES', table)
-    scene().write(tmp_path)
-    found = diagnose([tmp_path], 'robot_1')
+    found = story_of(scene(), tmp_path)
     is_found = bool(is_cause) and share >= GOOD_SHARE
-    assert [result.rule.name for result in found.causes] == [RULES[number].name] * is_found
+    assert causes_of(found) == [RULES[number].name] * is_found
     (result,) = [each for each in found.results if each.rule.name == RULES[number].name]
     assert (result.status is RuleStatus.NO_EVIDENCE) is (is_cause is None)
     if is_cause:
@@ -90,8 +94,7 @@ def with_one_slow_inference(made: Scene) -> None:
 def test_one_inference_that_is_slower_does_not_explain_a_server_that_stood_still(tmp_path):
     made = scene('server_stopped')
     with_one_slow_inference(made)
-    made.write(tmp_path)
-    assert [v.rule.name for v in diagnose([tmp_path], 'robot_1').causes] == ['server_stopped']
+    assert causes_of(story_of(made, tmp_path)) == ['server_stopped']
 
 
 @pytest.mark.parametrize('has_ended', [False, True])
@@ -105,42 +108,30 @@ def test_a_session_that_is_lost_while_the_other_side_ran_was_cut_off(has_ended, 
         made.told['router'] = [r for r in made.told['router'] if r['mono_ns'] < 101.5e9]
     made.write(tmp_path)
     if has_ended:
-        file = tmp_path / 'router.jsonl'
-        file.write_bytes(b''.join(file.read_bytes().splitlines(keepends=True)[:-1]))
-    (found,) = diagnose([tmp_path], 'robot_1').causes
-    assert found.rule.name == ('session_lost' if has_ended else 'request_lost')
+        without_footer(tmp_path / 'router.jsonl')
+    named = 'session_lost' if has_ended else 'request_lost'
+    assert causes_of(diagnose([tmp_path], 'robot_1')) == [named]
 
 
 def test_one_request_is_no_evidence_without_a_stall(tmp_path):
     """A window of half a second holds one request, which is slower than usual."""
     made = scene('policy_slow')
     made.told['robot_1'] = [r for r in made.told['robot_1'] if r['kind'] == 'request']
-    made.write(tmp_path)
-    narrow = diagnose([tmp_path], 'robot_1', at=parse_time_of_day('14:00:26.1'), around_s=0.2)
+    narrow = story_of(made, tmp_path, at='14:00:26.1', around_s=0.2)
     assert (len(narrow.facts.during), narrow.causes) == (1, [])
-    wide = diagnose([tmp_path], 'robot_1', at=IN_THE_STALL, around_s=1.5)
-    assert [v.rule.name for v in wide.causes] == ['policy_slow']
+    assert causes_of(story_of(made, tmp_path, at='14:00:26', around_s=1.5)) == ['policy_slow']
 
 
 def test_commands_held_without_a_state_and_after_the_episode_are_no_clamps(tmp_path):
     """A starved edge holds for its state, and rests between episodes: the policy is in order."""
     made = scene('stale_state')
     for time_s in range(20):
-        rest = records.ExecutedRecord(
-            0,
-            *RecordIds('robot_1').command_fields(),
-            control_step=1000 + time_s,
-            cage_result='clamped',
-            rung='hold',
-            raw_actions=None,
-            commanded=None,
-            reason='pan: max_step; hold: no_episode',
-        )
+        why = 'pan: max_step; hold: no_episode'
+        rest = command('hold', why, step=1000 + time_s, result='clamped')
         made.add('robot_1', 28.0 + time_s / 10, rest)
     made.told['robot_1'].sort(key=lambda record: record['mono_ns'])
-    made.write(tmp_path)
-    found = diagnose([tmp_path], 'robot_1')
-    assert [v.rule.name for v in found.causes] == ['stale_state']
+    found = story_of(made, tmp_path)
+    assert causes_of(found) == ['stale_state']
     cage = next(v for v in found.results if v.rule.name == 'cage')
     assert '0 of' in cage.evidence.partition('before, ')[2]
 
@@ -149,8 +140,7 @@ def test_missed_steps_come_from_the_time_since_their_numbers_skip_none(tmp_path)
     made = scene('control_steps_missed')
     steps = [r['control_step'] for r in made.told['robot_1'] if r['kind'] == 'executed']
     assert steps == list(range(1, len(steps) + 1))
-    made.write(tmp_path)
-    (found,) = diagnose([tmp_path], 'robot_1').causes
+    (found,) = story_of(made, tmp_path).causes
     assert 'control steps missed: 0 before' in found.evidence
     assert 'at most 0.40 s at a time' in found.evidence
 

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip('lerobot', reason='LeRobot is not installed (TORCH=none)')
 
 from support.policies.lerobot_rig import folder_of, NAMES
+from support.tools.findings import by_name
 
 from lerobot_serve.policies.kind_detection import detect_kind
 from lerobot_serve.server.parameters import ServerParameters
@@ -29,17 +30,13 @@ def copied(tmp_path):
     return shutil.copytree(folder_of('act'), tmp_path / 'act')
 
 
-def by_name(found):
-    return {finding.name: finding for finding in found.findings}
-
-
 def test_a_whole_policy_is_well():
     folder = folder_of('act')
     assert detect_kind(str(folder)) == 'lerobot'
     found = examined(folder)
     assert {finding.verdict for finding in found.findings} == {FindingLevel.OK}
-    assert 'act, chunk_stateless' in by_name(found)['classified'].found
-    assert by_name(found)['gives'].found.startswith('chunks of 16 rows of 6 actions')
+    assert 'act, chunk_stateless' in by_name(found.findings)['classified'].found
+    assert by_name(found.findings)['gives'].found.startswith('chunks of 16 rows of 6 actions')
 
 
 def test_missing_statistics_are_found(copied):
@@ -49,7 +46,7 @@ def test_missing_statistics_are_found(copied):
     for step in pipeline['steps']:
         step.pop('state_file', None)
     file.write_text(json.dumps(pipeline))
-    finding = by_name(examined(copied))['statistics']
+    finding = by_name(examined(copied).findings)['statistics']
     assert finding.verdict is FindingLevel.FAILURE
     assert 'has no statistics' in finding.found
 

@@ -12,6 +12,7 @@ import shutil
 import pytest
 from support.edge.robot_rig import SIM_ARM
 from support.paths import REPOSITORY
+from support.tools.findings import by_name, wrong
 
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.policies.base import PolicyError
@@ -46,18 +47,10 @@ def examined(kind: str, path: object, **more: object) -> PolicyExamination:
     )
 
 
-def by_name(found: PolicyExamination) -> dict[str, object]:
-    return {finding.name: finding for finding in found.findings}
-
-
-def wrong(found: PolicyExamination) -> list[str]:
-    return [f.name for f in found.findings if f.verdict is not FindingLevel.OK]
-
-
 def test_a_policy_is_told_whole():
     found = examine_policy(NULL, runs=RUNS)
-    assert wrong(found) == []
-    assert list(by_name(found)) == [
+    assert wrong(found.findings) == []
+    assert list(by_name(found.findings)) == [
         'loads',
         'classified',
         'gives',
@@ -66,7 +59,7 @@ def test_a_policy_is_told_whole():
         'warm-up',
         'memory',
     ]
-    assert 'chunk_stateless' in by_name(found)['classified'].found
+    assert 'chunk_stateless' in by_name(found.findings)['classified'].found
     assert len(found.forward_ms) == RUNS
     assert not is_exclusive(found.served)
     pace = found.pace(None)
@@ -79,7 +72,7 @@ def test_a_policy_is_told_whole():
 
 def test_a_hidden_state_is_classified():
     found = examined('recurrent', NULL.policy_path)
-    assert 'recurrent' in by_name(found)['classified'].found
+    assert 'recurrent' in by_name(found.findings)['classified'].found
 
 
 def test_a_slow_policy_is_measured_for_a_limited_time():
@@ -119,8 +112,8 @@ def test_the_reaching_policy_is_well():
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     assert detect_kind(str(REACH)) == 'builtin'
     found = examined('builtin', REACH)
-    assert wrong(found) == []
-    assert by_name(found)['fingerprint'].found.startswith('reach@')
+    assert wrong(found.findings) == []
+    assert by_name(found.findings)['fingerprint'].found.startswith('reach@')
 
 
 @pytest.mark.parametrize(
@@ -149,17 +142,17 @@ def test_missing_statistics_are_a_failure_of_their_own(tmp_path):
 
     write(tmp_path, exported(), SIDECAR, STATISTICS)
     assert detect_kind(str(tmp_path)) == 'exported'
-    assert wrong(examined('exported', tmp_path)) == []
+    assert wrong(examined('exported', tmp_path).findings) == []
     (tmp_path / 'statistics.safetensors').unlink()
     found = examined('exported', tmp_path)
-    assert wrong(found) == ['statistics']
-    finding = by_name(found)['statistics']
+    assert wrong(found.findings) == ['statistics']
+    finding = by_name(found.findings)['statistics']
     assert finding.verdict is FindingLevel.FAILURE
     assert 'lacks state.mean' in finding.found
     assert 'allow_missing_statistics=true' in finding.remedy
     assert found.forward_ms
     meant = examined('exported', tmp_path, allow_missing_statistics=True)
-    assert wrong(meant) == ['note']
+    assert wrong(meant.findings) == ['note']
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from support.edge.robot_rig import (
     ROBOTS,
     SIM_ARM,
 )
-from support.tools.findings import listed
+from support.tools.findings import by_name, listed, wrong
 import yaml
 
 from lerobot_serve.contract.services.action_range import ActionRange
@@ -49,54 +49,21 @@ SERVED = PolicyDescription(
 )
 
 
-def verdicts(findings) -> dict[str, FindingLevel]:
-    return {finding.name: finding.verdict for finding in findings}
-
-
-def wrong(findings) -> dict[str, FindingLevel]:
-    return {name: v for name, v in verdicts(findings).items() if v is not FindingLevel.OK}
-
-
 @pytest.mark.parametrize('file', sorted(ROBOTS.glob('*.yaml')), ids=lambda file: file.stem)
 def test_the_robots_that_ship_are_well(file):
     robot, findings = check_robot_file(str(file))
     assert robot.name == file.stem
-    assert wrong(findings) == {}
-    assert {'file', 'joint names', 'limits'} <= verdicts(findings).keys()
+    assert wrong(findings) == []
+    assert {'file', 'joint names', 'limits'} <= by_name(findings).keys()
 
 
-def test_limits_in_degrees_are_asked_about():
-    pan = ROBOT.actions[0]
-    in_degrees = replace(ROBOT, actions=(replace(pan, high=90.0), *ROBOT.actions[1:]))
-    (found,) = [finding for finding in check_limits(in_degrees) if finding.name == 'unit']
-    assert found.verdict is FindingLevel.WARNING
-    assert found.found.startswith(f'{pan.name} ({pan.low:g} to 90): more than two turns')
-
-
-@pytest.mark.parametrize(
-    ('path', 'value', 'text'),
-    [
-        (f'{PAN_PATH}/min', REMOVED, 'shoulder_pan.pos: min is missing'),
-        (f'{PAN_PATH}/max', REMOVED, 'shoulder_pan.pos: max is missing'),
-        (f'{PAN_PATH}/max_step', REMOVED, 'max_step or max_velocity is missing'),
-        (f'{PAN_PATH}/joint', 'elbow_flex', "joint: duplicate 'elbow_flex'"),
-        ('state/0/joints', ['shoulder_pan'] * 2, 'joints must be a list of different names'),
-        (f'{PAN_PATH}/joint', 'nose', 'no state value measures nose'),
-        ('command/topic', 'joint states', 'must be the name of a topic'),
-    ],
-)
-def test_a_mistake_in_the_file_is_told_as_the_edge_tells_it(tmp_path, path, value, text):
-    content = changed(path, value)
-    if path.endswith('joint') and value == 'nose':
-        content['actions']['nose.pos'] = content['actions'].pop('shoulder_pan.pos')
-        content.pop('safe_pose')
+def test_a_mistake_in_the_file_is_told_as_the_edge_tells_it(tmp_path):
     file = tmp_path / 'robot.yaml'
-    file.write_text(yaml.safe_dump(content))
+    file.write_text(yaml.safe_dump(changed(f'{PAN_PATH}/min', REMOVED)))
     robot, (finding,) = check_robot_file(str(file))
     assert robot is None
     assert finding.verdict is FindingLevel.FAILURE
-    assert text in finding.found
-    assert str(file) in finding.found
+    assert str(file) in finding.found and 'shoulder_pan.pos: min is missing' in finding.found
     assert 'config/robots' in finding.remedy
 
 
@@ -115,20 +82,19 @@ def test_a_directory_is_no_robot_file(tmp_path):
     assert check_robot_file(str(tmp_path))[1][0].verdict is FindingLevel.FAILURE
 
 
-def test_limits_that_limit_nothing_are_named():
-    (finding, _) = check_limits(parse(changed(f'{PAN_PATH}/max_step', 3.8), 'f'))
-    assert finding.verdict is FindingLevel.WARNING
-    assert 'shoulder_pan.pos' in finding.found
-    assert 'max_velocity' in finding.remedy
-    just = parse(changed(f'{PAN_PATH}/max_step', 3.7), 'f')
-    assert check_limits(just)[0].verdict is FindingLevel.OK
-
-
-def test_who_pushes_with_all_force_is_told_and_no_trouble():
-    told = check_limits(parse(ARM, 'f'))[1]
-    assert told.verdict is FindingLevel.OK
-    assert 'gripper.pos' in told.found
-    assert len(check_limits(parse(BASE, 'f'))) == 1
+@pytest.mark.golden
+def test_what_is_said_of_limits(golden):
+    pan, *others = ROBOT.actions
+    robots = {
+        'in degrees': replace(ROBOT, actions=(replace(pan, high=90.0), *others)),
+        'that limit nothing': parse(changed(f'{PAN_PATH}/max_step', 3.8), 'f'),
+        'that just limit': parse(changed(f'{PAN_PATH}/max_step', 3.7), 'f'),
+        # who pushes with all force is told, and no trouble
+        'of an arm': parse(ARM, 'f'),
+        'of a base': parse(BASE, 'f'),
+    }
+    texts = [f'{name}\n{listed(check_limits(robot))}' for name, robot in robots.items()]
+    golden.holds('doctor/limits.txt', '\n'.join(texts))
 
 
 def ranged(factor: float) -> ActionRange:
@@ -175,4 +141,4 @@ def test_what_a_server_would_refuse_or_warn_of_is_found(golden):
 def test_a_camera_under_another_name_may_be_renamed():
     renamed = parse(changed('rename_map', {FRONT_PATH.partition('/')[2]: 'top'}), 'f')
     served = replace(SERVED, cameras=(PolicyCamera('top', 48, 64), SERVED.cameras[1]))
-    assert wrong(check_agreement(renamed, served, RULES)) == {}
+    assert wrong(check_agreement(renamed, served, RULES)) == []

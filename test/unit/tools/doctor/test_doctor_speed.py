@@ -6,6 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+from support.tools.findings import listed
 
 from lerobot_serve.tools.doctor.finding import FindingLevel
 from lerobot_serve.tools.doctor.speed import (
@@ -20,50 +21,29 @@ def pace(p99_ms: float, *, fps: float = 50, chunk_size: int = 50) -> PolicySpeed
     return PolicySpeed(p99_ms / 2, p99_ms, 200, fps, chunk_size)
 
 
-@pytest.mark.parametrize(
-    ('p99_ms', 'chunk_size', 'verdict'),
-    [
-        # 50 Hz: a period of 20 ms, of which 4 are a fifth
-        (4.0, 1, FindingLevel.OK),
-        (4.1, 1, FindingLevel.FAILURE),
-        (4.1, 50, FindingLevel.WARNING),
-        (499.0, 50, FindingLevel.WARNING),
-        (501.0, 50, FindingLevel.FAILURE),
-    ],
-)
-def test_a_fifth_of_the_period_unless_a_chunk_hides_it(p99_ms, chunk_size, verdict):
-    finding = check_forward_time(pace(p99_ms, chunk_size=chunk_size))
-    assert finding.verdict is verdict
-    assert 'recommended: below 20 %' in finding.found
-    assert f'p99 {p99_ms:.1f} ms' in finding.found
-
-
-def test_without_a_rate_the_times_are_told_all_the_same():
-    finding = check_forward_time(pace(7, fps=0))
-    assert finding.verdict is FindingLevel.SKIPPED
-    assert 'p99 7.0 ms' in finding.found
-    assert 'trained_fps' in finding.found
-    assert (
-        check_capacity(pace(7, fps=0), exclusive=False, network_s=0).verdict
-        is FindingLevel.SKIPPED
-    )
-
-
-def test_capacity_is_what_chunks_leave_time_for():
+# 50 Hz: a period of 20 ms, of which 4 are a fifth, unless a chunk of 50 rows hides more
+FORWARDS = [
+    pace(4.0, chunk_size=1),
+    pace(4.1, chunk_size=1),
+    pace(4.1),
+    pace(499.0),
+    pace(501.0),
+    pace(7, fps=0),
+]
+CAPACITIES = [
     # a chunk lasts 1 s, a request takes 20 ms: 50 in a row, 35 at 70 %
-    found = check_capacity(PolicySpeed(20, 25, 100, 50, 50), exclusive=False, network_s=0.01).found
-    assert found.startswith('about 35:')
-    assert 'admits 20' in found
+    (PolicySpeed(20, 25, 100, 50, 50), False),
+    (pace(5), True),
+    (PolicySpeed(900, 900, 9, 50, 50), False),
+    (pace(7, fps=0), False),
+]
 
 
-def test_a_policy_of_one_session_serves_one_robot():
-    assert check_capacity(pace(5), exclusive=True, network_s=0).found.startswith('one:')
-
-
-def test_a_policy_that_serves_nobody_is_a_failure_with_its_remedy():
-    finding = check_capacity(PolicySpeed(900, 900, 9, 50, 50), exclusive=False, network_s=0)
-    assert finding.verdict is FindingLevel.FAILURE
-    assert 'GPU' in finding.remedy
+@pytest.mark.golden
+def test_a_fifth_of_the_period_and_what_chunks_leave_time_for(golden):
+    found = [check_forward_time(each) for each in FORWARDS]
+    found += [check_capacity(each, exclusive=e, network_s=0.01) for each, e in CAPACITIES]
+    golden.holds('doctor/speed.txt', listed(found))
 
 
 TIMES = st.floats(0, 1e5)

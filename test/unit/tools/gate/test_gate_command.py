@@ -197,6 +197,7 @@ def test_a_person_overrides_performance_with_a_reason(gate):
         (('--cage-percent', '100'), 2, 'may only be stricter than 2, got 100'),
         (('--parent', 'joints=4,chunk=5,cameras=,fps=30'), 2, 'cannot replace each other'),
         (('--robot', 'nowhere.yaml', '--parent', SHAPE), 1, 'nowhere.yaml'),
+        ((), 1, 'name its parent: --parent DIR'),
     ],
 )
 def test_what_is_not_possible_says_what_is(tmp_path, capsys, words, status, said):
@@ -206,10 +207,3 @@ def test_what_is_not_possible_says_what_is(tmp_path, capsys, words, status, said
     assert said in err
     assert 'Traceback' not in err
     assert found == status
-
-
-def test_a_recording_of_the_candidate_alone_needs_the_parent(tmp_path, capsys):
-    bag = write(tmp_path / 'bag', as_messages(answered(episodes(2))), every=5)
-    found = main(['gate', str(bag), '--kind', 'null', '--candidate', SHAPE])
-    assert found != 0
-    assert 'name its parent: --parent DIR' in capsys.readouterr().err

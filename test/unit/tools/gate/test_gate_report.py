@@ -48,24 +48,26 @@ def test_a_router_reads_what_was_written(verdict, tmp_path):
     assert report.status == {'passed': 0, 'overridden': 0, 'too_few': 4}.get(verdict, 3)
 
 
-def test_the_text_has_the_gates_that_block():
-    assert record_of('held').text == 'success: worse by 20 points'
-    assert record_of('passed', GATES[:1]).text == '40 episodes, 400 requests'
-    unmeasured = Gate('cage', S, 'unmeasured', None, 2.0, 'no limits')
-    assert record_of('refused', (unmeasured,)).text == 'cage: no limits'
+UNMEASURED = Gate('cage', S, 'unmeasured', None, 2.0, 'no limits')
+# only an override that was needed is recorded
+NEEDED, MORE = {'success': 'a new gripper'}, {'latency': 'slow is fine'}
+RECORDS = {
+    'held': record_of('held'),
+    'passed': record_of('passed', GATES[:1]),
+    'refused': record_of('refused', (UNMEASURED,)),
+    'too few': record_of('too_few', found=figures(12)),
+    'overridden': record_of('overridden', **NEEDED, **MORE),
+}
 
 
-def test_too_few_episodes_say_how_many_more():
-    made = record_of('too_few', found=figures(12))
-    assert made.text == '12 episodes were replayed, 30 are needed: record 18 more'
-
-
-def test_only_an_override_that_was_needed_is_recorded():
-    made = record_of('overridden', success='a new gripper', latency='slow is fine')
-    assert made.overrides == (('success', 'a new gripper', 'kim@lab'),)
-    text = gate_report(made, figures(), GATES).as_text()
-    assert 'overridden: success: a new gripper (by kim@lab)' in text
-    assert 'success          FAILED        worse by 20 points' in text
+@pytest.mark.golden
+def test_what_is_said_of_a_record(golden):
+    texts = [
+        f'{name}: {record.text}\n{gate_report(record, figures(), GATES).as_text()}'
+        for name, record in RECORDS.items()
+    ]
+    golden.holds('gate_records.txt', '\n\n'.join(texts) + '\n')
+    assert RECORDS['overridden'].overrides == (('success', 'a new gripper', 'kim@lab'),)
 
 
 def test_a_long_text_fits_a_record(tmp_path):

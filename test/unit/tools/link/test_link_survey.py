@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from lerobot_serve.tools.link.report import link_report
 from lerobot_serve.tools.link.survey import (
     is_token,
     key_rates,
     KeyCount,
     KeyCounter,
     KeyRate,
+    link_report,
     LinkSurvey,
     Participant,
     participant,
@@ -95,65 +97,39 @@ def test_a_server_that_responds_is_no_failure():
     assert survey().failure == ''
 
 
-@pytest.mark.parametrize(
-    ('found', 'parts'),
-    [
-        (
-            {'reached': (), 'problems': {'X': 'nothing listens on X', 'Y': 'Y'}},
-            ['nothing listens on X; Y'],
-        ),
-        ({'alive': frozenset()}, [ADDRESS, 'no server or router', 'zenoh_listen']),
-        ({'alive': frozenset({ROBOT})}, ['no server or router']),
-        (
-            {'alive': frozenset({Participant('hall', 'policy_server')})},
-            ['the site lab', 'the site hall', '--site'],
-        ),
-        ({'answers': {'policy_server': ServerAnswers(error='no reply')}}, ['no reply']),
-    ],
-)
-def test_a_failure_says_what_to_do(found, parts):
-    failure = survey(**found).failure
-    assert all(part in failure for part in parts), failure
+STRANGER = Participant('hall', 'policy_server')
+SURVEYS = {
+    'a server that responds, a robot without a token, and another site': {
+        'alive': frozenset({SERVER, STRANGER}),
+        'seen': frozenset({ROBOT}),
+    },
+    'a router is known by its status': {
+        'answers': {'policy_server': ServerAnswers([1.0], policy_type='router')}
+    },
+    'rates': {'rates': [KeyRate('k', 1.0, 2.0), KeyRate('longer', 10.0, 20.0)]},
+    'problems and conflicts': {
+        'problems': {'X': 'nothing listens on X'},
+        'conflicts': ('2 servers have a name',),
+    },
+    'no endpoint is reached': {
+        'reached': (),
+        'problems': {'X': 'nothing listens on X', 'Y': 'Y'},
+    },
+    'nobody': {'alive': frozenset()},
+    'a robot alone': {'alive': frozenset({ROBOT})},
+    'another site': {'alive': frozenset({STRANGER})},
+    'no reply': {'answers': {'policy_server': ServerAnswers(error='no reply')}},
+}
 
 
-def test_the_report_has_each_participant_with_its_role_and_round_trips():
-    stranger = Participant('hall', 'policy_server')
-    found = link_report(survey(alive=frozenset({SERVER, stranger}), seen=frozenset({ROBOT}))).data
-    server, robot = found['participants']
-    assert (server['role'], server['policy'], server['has_token']) == ('server', 'act@1', True)
-    assert server['round_trip_ms'] == {'n': 3, 'p50': 2.0, 'p99': pytest.approx(2.98)}
-    assert robot == {
-        'name': 'robot_7',
-        'client_of': 'policy_server',
-        'role': 'robot',
-        'has_token': False,
-    }
-
-
-def test_a_router_is_known_by_its_status():
-    answers = {'policy_server': ServerAnswers([1.0], policy_type='router')}
-    assert link_report(survey(answers=answers)).data['participants'][0]['role'] == 'router'
-
-
-def test_the_columns_of_the_text_are_aligned():
-    text = link_report(
-        survey(rates=[KeyRate('k', 1.0, 2.0), KeyRate('longer', 10.0, 20.0)])
-    ).as_text()
-    lines = text.splitlines()
-    assert lines[0] == f'site lab, watched for 2.0 s at {ADDRESS}'
-    heads = [line for line in lines if line.startswith(('participant', 'key'))]
-    server = next(line for line in lines if line.startswith('policy_server'))
-    assert server.index('act@1') == heads[0].index('policy')
-    assert lines[-1].index('10.0') == heads[1].index('messages/s')
-
-
-def test_problems_and_conflicts_are_lines_of_their_own():
-    found = survey(problems={'X': 'nothing listens on X'}, conflicts=('2 servers have a name',))
-    assert link_report(found).as_text().splitlines()[-2:] == [
-        'nothing listens on X',
-        '2 servers have a name',
+@pytest.mark.golden
+def test_people_read_who_is_there_and_what_to_do(golden):
+    reports = {name: link_report(survey(**found)) for name, found in SURVEYS.items()}
+    texts = [
+        f'{name}\n{each.as_text()}\n{each.error}\n{json.dumps(each.data)}'
+        for name, each in reports.items()
     ]
-    assert link_report(found).data['problems'] == ['nothing listens on X', '2 servers have a name']
+    golden.holds('link.txt', '\n\n'.join(texts) + '\n')
 
 
 def test_text_of_a_peer_cannot_steer_the_terminal():

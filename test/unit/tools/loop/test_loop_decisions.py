@@ -14,7 +14,6 @@ from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, VERDIC
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.loop.decisions import (
     Candidate,
-    Champion,
     Choice,
     choose,
     is_tried,
@@ -23,6 +22,7 @@ from lerobot_serve.tools.loop.decisions import (
     rollout_facts,
     RolloutFacts,
     server_to_restore,
+    SlotA,
     Step,
     STEPS,
 )
@@ -44,28 +44,28 @@ def router(
 
 
 def test_each_combination_has_a_step():
-    assert set(STEPS) == set(product(Rollout, Champion, Candidate))
+    assert set(STEPS) == set(product(Rollout, SlotA, Candidate))
 
 
 def test_nothing_moves_without_a_router_in_a_trial_or_while_a_way_back_is_kept():
     for rollout in (Rollout.UNKNOWN, Rollout.ON_TRIAL, Rollout.WATCHED):
-        assert {STEPS[rollout, Champion.SERVED, each] for each in Candidate} == {Step.WAIT}
+        assert {STEPS[rollout, SlotA.SERVED, each] for each in Candidate} == {Step.WAIT}
 
 
 def test_a_version_starts_only_behind_its_gate():
     starting = {state for state, step in STEPS.items() if step is Step.START}
     assert starting == {
-        (rollout, Champion.SERVED, Candidate.ADMITTED) for rollout in (Rollout.IDLE, Rollout.LOST)
+        (rollout, SlotA.SERVED, Candidate.ADMITTED) for rollout in (Rollout.IDLE, Rollout.LOST)
     }
 
 
 def test_a_forgotten_champion_comes_first_but_not_in_the_midst_of_a_finish():
     for rollout, candidate in product(Rollout, Candidate):
-        step = STEPS[rollout, Champion.FORGOTTEN, candidate]
+        step = STEPS[rollout, SlotA.FORGOTTEN, candidate]
         if rollout in (Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST, Rollout.WATCHED):
             assert step is Step.RESTORE
         else:
-            assert step is STEPS[rollout, Champion.SERVED, candidate] is not Step.RESTORE
+            assert step is STEPS[rollout, SlotA.SERVED, candidate] is not Step.RESTORE
 
 
 def test_a_lost_candidate_of_a_person_is_theirs():
@@ -135,34 +135,32 @@ def test_a_router_of_a_later_version_and_an_empty_slot_are_unknown():
 def test_a_finish_that_left_slot_a_without_a_policy_goes_on():
     facts = rollout_facts(router(CanaryPhase.PROMOTED, a=''))
     assert facts.rollout is Rollout.PROMOTED
-    assert STEPS[facts.rollout, Champion.SERVED, Candidate.NONE] is Step.FINISH
+    assert STEPS[facts.rollout, SlotA.SERVED, Candidate.NONE] is Step.FINISH
     for is_watched, phase in ((True, CanaryPhase.PROMOTED), (False, CanaryPhase.RUNNING)):
         found = rollout_facts(router(phase, is_watched=is_watched, a=''))
         assert found.rollout is Rollout.UNKNOWN
 
 
-def test_the_newest_child_of_the_champion_is_the_candidate():
-    versions = [version(V2, V1), version(V3, V1)]
-    found = choose(versions, V1, {}, ())
-    assert (found.candidate, found.version) == (Candidate.UNGATED, V3)
-    # its parent may have another name in its server
-    assert choose(versions, f'renamed@{V1[-16:]}', {}, ()).version == V3
+@pytest.mark.parametrize(
+    ('parents', 'champion', 'barred', 'version_of', 'why_not'),
+    [
+        # the newest child of the champion, whose server may give it another name
+        ({V2: V1, V3: V1}, V1, '', V3, ''),
+        ({V2: V1, V3: V1}, f'renamed@{V1[-16:]}', '', V3, ''),
+        ({V3: V2}, V1, '', '', f'was trained from {V2}, and not from {V1}'),
+        # one that was rolled back is passed over for an older one
+        ({V2: V1, V3: V1}, V1, V3[-16:], V2, ''),
+        ({V3: V1}, V1, V3[-16:], '', 'was rolled back'),
+    ],
+)
+def test_which_version_is_the_candidate(parents, champion, barred, version_of, why_not):
+    found = choose([version(*each) for each in parents.items()], champion, {}, {barred})
+    assert found.candidate is (Candidate.UNGATED if version_of else Candidate.NONE)
+    assert found.version == version_of and why_not in found.why_not
 
 
 def test_without_a_champion_nothing_is_chosen_and_nothing_is_said():
     assert choose([version(V2, V1), version(V3, '')], '', {}, ()) == Choice()
-
-
-def test_a_child_of_another_version_is_stale():
-    found = choose([version(V3, V2)], V1, {}, ())
-    assert found.candidate is Candidate.NONE
-    assert f'was trained from {V2}, and not from {V1}' in found.why_not
-
-
-def test_one_that_was_rolled_back_is_passed_over_for_an_older_one():
-    versions = [version(V2, V1), version(V3, V1)]
-    assert choose(versions, V1, {}, {V3[-16:]}).version == V2
-    assert 'was rolled back' in choose(versions[1:], V1, {}, {V3[-16:]}).why_not
 
 
 @pytest.mark.parametrize('verdict', VERDICTS)

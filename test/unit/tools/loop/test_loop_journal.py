@@ -7,11 +7,10 @@ import errno
 import os
 
 import pytest
+from support.loop.played_fleet import V2
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.loop.journal import Journal, JOURNAL_FILE, read_journal
-
-V2 = 'reach@0000000000000002'
 
 
 def events(folder) -> list[tuple[str, str]]:

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import pytest
+from support.loop.played_fleet import V1, V2, V3
 from support.night.checks import Checks, HEARS_S, PROGRESS_S
 from support.night.clock import NightClock
 from support.night.world import FALLEN, Fate, World
 
 from lerobot_serve.router.canary.gate_record import GateRecord, write_record
 from lerobot_serve_interfaces.msg import CanaryState
-
-V1, V2, V3 = 'reach@0000000000000001', 'reach@0000000000000002', 'reach@0000000000000003'
 
 
 @pytest.fixture

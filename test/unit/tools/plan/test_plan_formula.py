@@ -12,7 +12,7 @@ from support.tools.plan_rig import fleet_demand
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.server.sessions.admission import Demand, max_robots, MAX_UTILIZATION
-from lerobot_serve.tools.plan.demand import apply_formula, FleetDemand, formula_terms, ServiceTime
+from lerobot_serve.tools.plan.demand import apply_formula, ServiceTime
 
 # milliseconds, so that shares lie on both sides of every bound
 TIMES_S = st.integers(1, 500).map(lambda ms: ms / 1e3)
@@ -127,14 +127,3 @@ def test_a_further_request_costs_no_more_than_the_first():
         ParameterError, match=r'not take longer than a single one \(10 ms\), got 20'
     ):
         ServiceTime(0.01, 0.02)
-
-
-def test_each_term_is_told():
-    fleet: FleetDemand = fleet_demand(300)
-    told = dict(
-        formula_terms(apply_formula(fleet, ServiceTime(0.15), 0.8), fleet, ServiceTime(0.15))
-    )
-    assert list(told) == ['request', 'fleet', 'load', 'latency', 'servers']
-    assert '300 robots x 1 Hz x 150 ms' in told['fleet']
-    assert '5 robots per server' in told['load']
-    assert told['servers'].endswith('61')

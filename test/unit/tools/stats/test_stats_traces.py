@@ -112,29 +112,6 @@ def test_a_stall_is_an_end_of_playing_that_nobody_wanted(tmp_path):
 
 
 def test_the_outcome_of_an_episode_with_a_person_is_not_of_the_policy(tmp_path):
-    made = Drive()
-    for tick, (episode, rung, outcome) in enumerate(
-        (('alone', 'policy', 'failure'), ('helped', 'policy', ''), ('helped', 'person', 'success'))
-    ):
-        ids = RecordIds('robot_1', 3, tick, episode)
-        of_command = RecordIds('robot_1') if rung == 'person' else ids
-        made.edge.append(executed(tick, of_command, rung, slot='a'))
-        if outcome:
-            made.edge.append(
-                fields_of(records.OutcomeRecord(tick, *ids.fields(), outcome=outcome))
-            )
-    edge, _ = made.write(tmp_path)
-    stats = collect_stats([edge])
-    tally = stats.tallies['edge', 'a', '']
-    assert (tally.outcomes, tally.helped) == ({'failure': 1}, {'success': 1})
-    assert figures_of(tally)[0] == (
-        'episodes',
-        '2, 0 of 1 with an outcome and without a person succeeded',
-    )
-    assert ('by a person', '1 commands; outcomes success 1') in figures_of(tally)
-
-
-def test_the_chart_of_success_counts_an_episode_once_and_without_a_person(tmp_path):
     """The router records the outcomes of the edge once more, and knows of no person."""
     made = Drive()
     for tick, (episode, rung, outcome) in enumerate(
@@ -144,19 +121,19 @@ def test_the_chart_of_success_counts_an_episode_once_and_without_a_person(tmp_pa
         )
     ):
         ids = RecordIds('robot_1', 3, tick, episode)
-        made.edge.append(
-            {'kind': 'executed', 'mono_ns': tick, 'rung': rung, 'slot': 'a'} | ids._asdict()
-        )
+        of_command = RecordIds('robot_1') if rung == 'person' else ids
+        made.edge.append(executed(tick, of_command, rung, slot='a'))
         if outcome:
-            made.edge.append(
-                fields_of(records.OutcomeRecord(tick, *ids.fields(), outcome=outcome))
-            )
-            made.router.append(
-                records.ReportedOutcomeRecord(
-                    tick, episode_id=episode, outcome=outcome, slot='a', policy=''
-                )
-            )
+            ended = {'episode_id': episode, 'outcome': outcome}
+            made.edge.append(records.OutcomeRecord(tick, 'robot_1', **ended))
+            made.router.append(records.ReportedOutcomeRecord(tick, **ended, slot='a'))
     edge, router = made.write(tmp_path)
+    tally = collect_stats([edge]).tallies['edge', 'a', '']
+    assert (tally.outcomes, tally.helped) == ({'success': 1, 'failure': 1}, {'success': 1})
+    text = '3, 1 of 2 with an outcome and without a person succeeded'
+    assert figures_of(tally)[0] == ('episodes', text)
+    assert ('by a person', '1 commands; outcomes success 1') in figures_of(tally)
+    # the chart counts an episode once
     wanted = {(edge,): 50.0, (router,): pytest.approx(66.7, abs=0.1), (edge, router): 50.0}
     for files, percent in wanted.items():
         assert [value for _, value in success(collect_stats(files))['slot a']] == [percent]

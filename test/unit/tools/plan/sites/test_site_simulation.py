@@ -14,7 +14,7 @@ from lerobot_serve.tools.plan.demand import ServiceTime
 from lerobot_serve.tools.plan.search import SimulationSettings
 from lerobot_serve.tools.plan.simulation import simulate_fleet
 from lerobot_serve.tools.plan.sites.costs import SiteShape
-from lerobot_serve.tools.plan.sites.simulation import Loss, simulate_site, SiteResult
+from lerobot_serve.tools.plan.sites.simulation import Lost, simulate_site, SiteResult
 
 FLEETS = fleets(15)
 COSTS = st.builds(
@@ -27,7 +27,7 @@ COSTS = st.builds(
 )
 SERVICES = st.builds(ServiceTime, st.floats(0.02, 1.0), st.just(0.01), st.integers(1, 4))
 SHAPES = st.builds(SiteShape, st.integers(1, 3), st.integers(1, 3))
-LOSSES = st.sampled_from([None, *Loss])
+LOSSES = st.sampled_from([None, *Lost])
 
 
 def run(fleet, *, shape=(2, 4), first_s=0.1, seconds=8.0, seed=1, loss=None, **costs):
@@ -43,13 +43,13 @@ def test_every_request_and_every_placement_ends_once(fleet, service, costs, shap
     found = simulate_site(fleet, service, costs, shape, SimulationSettings(6, seed), loss)
     sums, store = found.requests, found.store
     assert sums.requests == sums.answered + sums.superseded + sums.lost.total()
-    allowed = {Loss.ROUTER: {'router_lost'}, Loss.SERVER: {'server_lost'}}.get(loss, set())
+    allowed = {Lost.ROUTER: {'router_lost'}, Lost.SERVER: {'server_lost'}}.get(loss, set())
     assert set(sums.lost) <= {'late_chunk', *allowed}
     assert sum(share.robots for share in found.routers) == fleet.robots
     assert all(-1e-9 <= share.busy_share <= 1 + 1e-9 for share in found.routers)
     assert store.written == store.placements
     assert store.busy_s == pytest.approx(store.written * costs.store_s)
-    assert (store.caught_up_s is None) == (loss is not Loss.STORE)
+    assert (store.caught_up_s is None) == (loss is not Lost.STORE)
 
 
 @settings(max_examples=25)
@@ -67,7 +67,7 @@ def test_the_same_seed_gives_the_same_run(fleet, service, costs, shape, loss, se
 def test_no_request_waits_for_the_store(fleet, service, costs, shape, seed):
     trial = SimulationSettings(5, seed)
     normal, away = (
-        simulate_site(fleet, service, costs, shape, trial, loss) for loss in (None, Loss.STORE)
+        simulate_site(fleet, service, costs, shape, trial, loss) for loss in (None, Lost.STORE)
     )
     assert (normal.requests, normal.routers) == (away.requests, away.routers)
     assert normal.store.placements == away.store.placements
@@ -135,7 +135,7 @@ def middle_s(found: SiteResult) -> float:
 
 
 def test_robots_of_a_lost_router_go_to_all_others_evenly():
-    found = run(fleet_demand(30), shape=(4, 10), loss=Loss.ROUTER, seconds=20)
+    found = run(fleet_demand(30), shape=(4, 10), loss=Lost.ROUTER, seconds=20)
     # 8 of them, 7 or 8 were at each of the others
     assert [share.robots for share in found.routers] == [0, 11, 10, 9]
     # within the second in which they do not know
@@ -144,13 +144,13 @@ def test_robots_of_a_lost_router_go_to_all_others_evenly():
 
 
 def test_robots_of_the_only_router_stall_when_it_is_lost():
-    found = run(fleet_demand(5), shape=(1, 5), loss=Loss.ROUTER, seconds=20)
+    found = run(fleet_demand(5), shape=(1, 5), loss=Lost.ROUTER, seconds=20)
     assert found.requests.stalled == 5
     assert found.requests.stalled_s == pytest.approx(5 * 8, abs=5)
 
 
 def test_a_lost_server_is_replaced_through_the_same_router():
-    found = run(fleet_demand(30), shape=(2, 10), loss=Loss.SERVER, seconds=20)
+    found = run(fleet_demand(30), shape=(2, 10), loss=Lost.SERVER, seconds=20)
     assert found.requests.servers[0].robots == 0
     assert [share.robots for share in found.routers] == [15, 15]
     assert not found.requests.stalled
@@ -158,7 +158,7 @@ def test_a_lost_server_is_replaced_through_the_same_router():
 
 def test_placements_wait_for_the_store_and_are_written_when_it_is_back():
     found = run(
-        fleet_demand(100), shape=(2, 20), loss=Loss.STORE, seconds=20, episode_s=5.0, store_s=0.01
+        fleet_demand(100), shape=(2, 20), loss=Lost.STORE, seconds=20, episode_s=5.0, store_s=0.01
     )
     # 20 a second for 5 s
     assert found.store.most_waiting == pytest.approx(100, rel=0.2)

@@ -9,9 +9,7 @@ import shlex
 import pytest
 from support.paths import REPOSITORY
 
-from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.cli.verbs import plan as verb
 from lerobot_serve.tools.plan.options import SITE_OPTIONS
 
 PAGE = (REPOSITORY / 'docs' / 'plan.md').read_text()
@@ -43,27 +41,6 @@ def test_one_site_with_routers_is_a_plan_of_sites(capsys):
     assert 'one store for all' not in text
 
 
-def test_people_get_the_runs_the_needs_and_what_breaks_first(capsys):
-    assert main([*SMALL, '--sites', '2', '--robots', '25']) == 0
-    text = capsys.readouterr().out
-    for words in (
-        '1 site of 13 robots; an episode takes 60 s, so 0.217 placements per second',
-        '1 site of 12 robots; ',
-        'simulation of 20 s with 2 routers and 4 servers, then with losses',
-        '\n  loss of a router  ',
-        '\n  loss of the store ',
-        'placements wait, written ',
-        '\n  routers  2, including one spare; ',
-        ' MB each; one carries 571 robots at 80%',
-        '\nall 2 sites: 4 routers with 0.553 GB, 7 servers for a slot\n',
-        '\nfirst to break: the policy servers, at ',
-        'one store for all sites',
-    ):
-        assert words in text, words
-    assert text.isascii()
-    assert max(map(len, text.splitlines())) < 140
-
-
 def test_programs_get_one_object(capsys):
     found = json.loads(printed(capsys, '--sites', '2', '--json'))
     assert list(found) == [
@@ -86,31 +63,6 @@ def test_what_misses_a_goal_is_status_1_and_named(capsys):
     text = capsys.readouterr().out
     assert 'each of them misses its goals with\n' in text
     assert '\n  after the loss of a router, none is left' in text
-
-
-@pytest.mark.parametrize(
-    ('given', 'words'),
-    [
-        (('--sites', '0'), r'--sites must be in \[1, 1000\], got 0'),
-        (('--sites', '13'), r'--sites must be in \[1, --robots \(12\)\], got 13'),
-        (('--router-ms', 'nan'), r'--router-ms must be in \[0.001, 1000\], got nan'),
-        (('--router-ms', '900'), r'one robot alone keeps a router busy for 90% of its time'),
-        (('--store-ms', '0'), r'--store-ms must be in \[0.001, 1000\], got 0'),
-        (('--episode-s', '0'), r'--episode-s must be in \[1, 100000\], got 0'),
-    ],
-)
-def test_a_value_that_cannot_be_is_refused_in_one_line(given, words):
-    options = verb_options(*given)
-    with pytest.raises(ParameterError, match=words) as refused:
-        verb.main(options)
-    assert '\n' not in str(refused.value)
-
-
-def verb_options(*given: str):
-    from lerobot_serve.tools.cli.installed_verbs import installed_verbs
-    from lerobot_serve.tools.cli.main import parser
-
-    return parser(installed_verbs()).parse_args([*SMALL, *given])
 
 
 @pytest.mark.slow

@@ -12,10 +12,10 @@ from lerobot_serve.tools.plan.demand import ServiceTime
 from lerobot_serve.tools.plan.search import SimulationSettings
 from lerobot_serve.tools.plan.sites import search
 from lerobot_serve.tools.plan.sites.costs import SiteShape
-from lerobot_serve.tools.plan.sites.growth import grow, Resource
+from lerobot_serve.tools.plan.sites.growth import grow, SiteResource
 from lerobot_serve.tools.plan.sites.plan import plan_sites
 from lerobot_serve.tools.plan.sites.search import SiteModel, SitePlan
-from lerobot_serve.tools.plan.sites.simulation import Loss
+from lerobot_serve.tools.plan.sites.simulation import Lost
 
 
 def model(
@@ -46,7 +46,7 @@ def test_sites_are_planned_once_for_each_size_and_added_up():
     for plan in found.plans:
         # 9 robots keep a server busy 90 % of its time; one is spare
         assert 3 <= plan.shape.servers <= 4
-        assert set(plan.losses) == set(Loss)
+        assert set(plan.losses) == set(Lost)
 
 
 def test_ten_thousand_robots_at_twenty_sites_take_few_steps(monkeypatch):
@@ -79,7 +79,7 @@ def test_a_router_too_few_is_named_and_more_servers_are_not_tried():
 def test_a_store_that_is_too_slow_is_named():
     found = plan_sites(model(20, store_s=0.5), 1, None, None)
     assert found.plans[0].misses == ('the store needs 102% of a core, at most 80%',)
-    assert found.growth.first and found.growth.first.breaks is Resource.STORE
+    assert found.growth.first and found.growth.first.breaks is SiteResource.STORE
     assert found.growth.first.robots == 20
 
 
@@ -98,13 +98,13 @@ def test_too_few_servers_miss_a_goal():
     ('changes', 'shape', 'resource', 'robots'),
     [
         # 10 servers answer 100 requests a second
-        ({}, (2, 10), Resource.SERVER, 100),
+        ({}, (2, 10), SiteResource.SERVER, 100),
         # two routers pass 40
-        ({'router_s': 0.05}, (2, 10), Resource.ROUTER, 40),
+        ({'router_s': 0.05}, (2, 10), SiteResource.ROUTER, 40),
         # 1 - 2 x 1 % of a core are enough for 49 placements in 10 s
-        ({'store_s': 0.2}, (2, 10), Resource.STORE, 49),
+        ({'store_s': 0.2}, (2, 10), SiteResource.STORE, 49),
         # beside servers that are busy and keep up
-        ({'store_s': 0.2085}, (2, 5), Resource.STORE, 47),
+        ({'store_s': 0.2085}, (2, 5), SiteResource.STORE, 47),
     ],
 )
 def test_what_is_full_first_breaks_first(changes, shape, resource, robots):
@@ -126,14 +126,14 @@ def test_the_buffer_breaks_where_nothing_is_full():
         SimulationSettings(10.0, 1),
     )
     growth = grow(planned(site, 2, 4), 1)
-    assert growth.first and growth.first.breaks is Resource.BUFFER
+    assert growth.first and growth.first.breaks is SiteResource.BUFFER
     assert growth.first.robots == 2
 
 
 def test_one_store_for_all_sites_is_full_sooner():
     plan = planned(model(20), 2, 4)
     one, many = (dict(grow(plan, sites).limits) for sites in (1, 10))
-    assert Resource.SHARED_STORE not in one
+    assert SiteResource.SHARED_STORE not in one
     # (1 - 20 x 1 %) / 2 ms are 400 placements a second, 4000 robots at 10 sites
-    assert many[Resource.SHARED_STORE] == 400
-    assert many[Resource.STORE] == one[Resource.STORE] == 4900
+    assert many[SiteResource.SHARED_STORE] == 400
+    assert many[SiteResource.STORE] == one[SiteResource.STORE] == 4900
