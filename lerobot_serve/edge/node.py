@@ -29,9 +29,14 @@ from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.inputs.observation_builder import ObservationBuilder
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
 from lerobot_serve.edge.observability import metrics, reports
-from lerobot_serve.edge.observability.change_log import ChangeLog, LatchLog, StandingReasonLog
 from lerobot_serve.edge.observability.listener import EdgeListener
-from lerobot_serve.edge.observability.problem_log import ProblemLog, StateLog
+from lerobot_serve.edge.observability.logs import (
+    ChangeLog,
+    LatchLog,
+    ProblemLog,
+    StandingReasonLog,
+    StateLog,
+)
 from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
 from lerobot_serve.edge.parameters import EdgeParameters
