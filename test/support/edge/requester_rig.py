@@ -29,8 +29,7 @@ from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
 from lerobot_serve.edge.session.pipeline import EpisodeRequest, RequestPipeline, SessionStatus
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
-from lerobot_serve.edge.session.servers.selection import ServerSelection
+from lerobot_serve.edge.session.servers import ServerLiveliness, ServerSelection
 from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.edge.session.transport.fake_transport import (
     FakeObservations,

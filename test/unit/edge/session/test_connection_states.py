@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, RuleBasedStateMachine
 import pytest
+from support.edge.controller_rig import WAYS
 
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.edge.session import connection as states
@@ -69,18 +70,6 @@ LEADS = {
     },
     ConnectionState.DEAD: {'RESET': ConnectionState.CONNECTING},
 }
-TO = {
-    ConnectionState.CONNECTING: (),
-    ConnectionState.STREAMING: (ConnectionEvent.CHUNK_MERGED,),
-    ConnectionState.DEGRADED: (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.REQUEST_FAILED),
-    ConnectionState.STALLED: (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.QUEUE_EMPTY),
-    ConnectionState.RECONNECTING: (ConnectionEvent.CHUNK_MERGED, ConnectionEvent.SESSION_LOST),
-    ConnectionState.DEAD: (
-        ConnectionEvent.CHUNK_MERGED,
-        ConnectionEvent.SESSION_LOST,
-        ConnectionEvent.OFFLINE_TOO_LONG,
-    ),
-}
 TELLS_WHY = {
     (state, event)
     for state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
@@ -102,7 +91,7 @@ class Clock:
 
 def in_state(state: ConnectionState, clock: Clock | None = None) -> Connection:
     connection = Connection(clock or Clock())
-    for event in TO[state]:
+    for event in WAYS[state]:
         connection.handle(event, f'by {event.name}')
     assert connection.state == state
     return connection

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.edge.session.servers.selection import ServerSelection
+from lerobot_serve.edge.session.servers import ServerSelection
 
 ABC = ('/a', '/b', '/c')
 

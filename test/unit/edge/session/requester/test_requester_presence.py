@@ -9,7 +9,7 @@ from support.edge.requester_rig import ABC, Simulation
 from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.session import ServerUnreachable
-from lerobot_serve.edge.session.servers.liveliness import Loss, ServerLiveliness
+from lerobot_serve.edge.session.servers import Loss, ServerLiveliness
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 
 CHUNK_S = 0.2
