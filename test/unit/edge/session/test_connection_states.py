@@ -27,49 +27,23 @@ from lerobot_serve.edge.session.connection import (
 from lerobot_serve_interfaces.msg import EdgeState
 
 S = 1_000_000_000
-# written a second time, so that no pair changes by mistake
-STAYS = {
-    ConnectionState.CONNECTING: (
-        'SESSION_OPENED REQUEST_FAILED QUEUE_EMPTY SESSION_LOST INCOMPATIBLE RESET'
-    ),
-    ConnectionState.STREAMING: 'SESSION_OPENED CHUNK_MERGED OFFLINE_TOO_LONG INCOMPATIBLE RESET',
-    ConnectionState.DEGRADED: 'SESSION_OPENED REQUEST_FAILED OFFLINE_TOO_LONG INCOMPATIBLE RESET',
-    ConnectionState.STALLED: (
-        'SESSION_OPENED REQUEST_FAILED QUEUE_EMPTY OFFLINE_TOO_LONG INCOMPATIBLE RESET'
-    ),
-    ConnectionState.RECONNECTING: 'REQUEST_FAILED QUEUE_EMPTY SESSION_LOST RESET',
-    ConnectionState.DEAD: (
-        'SESSION_OPENED CHUNK_MERGED REQUEST_FAILED '
-        'QUEUE_EMPTY SESSION_LOST OFFLINE_TOO_LONG INCOMPATIBLE'
-    ),
-}
-LEADS = {
-    ConnectionState.CONNECTING: {
-        'CHUNK_MERGED': ConnectionState.STREAMING,
-        'OFFLINE_TOO_LONG': ConnectionState.DEAD,
-    },
-    ConnectionState.STREAMING: {
-        'REQUEST_FAILED': ConnectionState.DEGRADED,
-        'QUEUE_EMPTY': ConnectionState.STALLED,
-        'SESSION_LOST': ConnectionState.RECONNECTING,
-    },
-    ConnectionState.DEGRADED: {
-        'CHUNK_MERGED': ConnectionState.STREAMING,
-        'QUEUE_EMPTY': ConnectionState.STALLED,
-        'SESSION_LOST': ConnectionState.RECONNECTING,
-    },
-    ConnectionState.STALLED: {
-        'CHUNK_MERGED': ConnectionState.STREAMING,
-        'SESSION_LOST': ConnectionState.RECONNECTING,
-    },
-    ConnectionState.RECONNECTING: {
-        'SESSION_OPENED': ConnectionState.DEGRADED,
-        'CHUNK_MERGED': ConnectionState.STREAMING,
-        'OFFLINE_TOO_LONG': ConnectionState.DEAD,
-        'INCOMPATIBLE': ConnectionState.DEAD,
-    },
-    ConnectionState.DEAD: {'RESET': ConnectionState.CONNECTING},
-}
+
+
+def drawn() -> dict[tuple[ConnectionState, ConnectionEvent], ConnectionState]:
+    """Return the table in the docstring: written a second time, no pair changes by mistake."""
+    lines = [line.split() for line in states.__doc__.splitlines() if line.startswith('    ')]
+    assert len(lines) == 1 + len(ConnectionEvent)
+    columns = [ConnectionState[name] for name in lines[0]]
+    assert len({*columns}) == len(ConnectionState)
+    return {
+        (state, ConnectionEvent[row[0]]): ConnectionState[name]
+        for row in lines[1:]
+        for state, name in zip(columns, row[1:], strict=True)
+        if name != '.'
+    }
+
+
+LEADS = drawn()
 TELLS_WHY = {
     (state, event)
     for state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
@@ -103,14 +77,6 @@ def test_the_states_are_those_of_the_message():
     assert len(ConnectionState) == 6
 
 
-def test_every_pair_is_listed_once():
-    listed = [(state, name) for state, names in STAYS.items() for name in names.split()]
-    listed += [(state, name) for state, names in LEADS.items() for name in names]
-    assert sorted(listed) == sorted(
-        (s, e.name) for s, e in product(ConnectionState, ConnectionEvent)
-    )
-
-
 @pytest.mark.parametrize(('state', 'event'), product(ConnectionState, ConnectionEvent))
 def test_a_pair_leads_where_it_is_said_to(state, event):
     clock = Clock()
@@ -118,7 +84,7 @@ def test_a_pair_leads_where_it_is_said_to(state, event):
     before, changes = connection.status, connection.changes
     clock.now_ns += S
     change = connection.handle(event, 'because')
-    after = LEADS[state].get(event.name)
+    after = LEADS.get((state, event))
     if after:
         assert (change.before, change.event, change.after) == (state, event, after)
         assert (change.at_ns, change.reason) == (8 * S, 'because')
@@ -129,19 +95,6 @@ def test_a_pair_leads_where_it_is_said_to(state, event):
         told = 'because' if (state, event) in TELLS_WHY else before.reason
         assert connection.status == ConnectionStatus(state, told, before.since_ns)
         assert connection.changes == changes
-
-
-def test_the_picture_is_the_table():
-    lines = [line.split() for line in states.__doc__.splitlines() if line.startswith('    ')]
-    columns = [ConnectionState[name] for name in lines[0]]
-    drawn = {
-        (state, ConnectionEvent[row[0]]): ConnectionState[name]
-        for row in lines[1:]
-        for state, name in zip(columns, row[1:], strict=True)
-        if name != '.'
-    }
-    assert len(lines) == 1 + len(ConnectionEvent)
-    assert drawn == TRANSITIONS
 
 
 def test_another_table_may_be_given():
@@ -238,28 +191,6 @@ def test_the_time_offline_counts_from_the_loss_whatever_servers_say_meanwhile():
     change = connection.check_timers(wanted_since_ns=None, **TIMES)
     assert change.after == connection.state == ConnectionState.DEAD
     assert connection.reason == 'no session for 60 s; /b: full'
-
-
-def test_a_session_in_between_starts_the_time_anew():
-    clock = Clock()
-    connection = in_state(ConnectionState.RECONNECTING, clock)
-    clock.now_ns += 59 * S
-    connection.handle(ConnectionEvent.SESSION_OPENED, '')
-    connection.handle(ConnectionEvent.SESSION_LOST, '')
-    clock.now_ns += 59 * S
-    assert connection.check_timers(wanted_since_ns=None, **TIMES) is None
-    assert connection.state == ConnectionState.RECONNECTING
-
-
-def test_a_late_chunk_degrades_once():
-    clock = Clock()
-    connection = in_state(ConnectionState.STREAMING, clock)
-    wanted_since_ns = clock.now_ns
-    clock.now_ns += S
-    assert connection.check_timers(wanted_since_ns=None, **TIMES) is None
-    change = connection.check_timers(wanted_since_ns=wanted_since_ns, **TIMES)
-    assert change.after == ConnectionState.DEGRADED
-    assert connection.check_timers(wanted_since_ns=wanted_since_ns, **TIMES) is None
 
 
 # what refusals mean
