@@ -45,7 +45,7 @@ from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
-from lerobot_serve.edge.session.servers.liveliness import Loss
+from lerobot_serve.edge.session.servers import Loss
 from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve_interfaces.action import RunEpisode
 

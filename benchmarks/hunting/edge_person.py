@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.edge.takeover.person_input import (
+from lerobot_serve.edge.takeover import (
     COMMAND,
     DEADMAN,
     DeviceState,

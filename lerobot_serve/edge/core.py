@@ -25,12 +25,10 @@ from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.observation_encoder import ObservationEncoder, ObservationReader
 from lerobot_serve.edge.session.pipeline import EpisodeRequest, RequestPipeline, SessionStatus
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
-from lerobot_serve.edge.session.servers.selection import ServerSelection
+from lerobot_serve.edge.session.servers import ServerLiveliness, ServerSelection
 from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.edge.session.transport.transport import Transport
-from lerobot_serve.edge.takeover.person_input import PersonInput, PersonMessages
-from lerobot_serve.edge.takeover.takeover import Takeover
+from lerobot_serve.edge.takeover import PersonInput, PersonMessages, Takeover
 
 
 class EdgeCore:

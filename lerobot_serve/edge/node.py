@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+import secrets
 
 from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from lerobot_serve.contract.data_path.execution_report import Halt
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.edge import clock, wiring
 from lerobot_serve.edge.control.loop import ControlLoop
 from lerobot_serve.edge.control.operator_control import ServiceReply
@@ -29,9 +31,14 @@ from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.inputs.observation_builder import ObservationBuilder
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
 from lerobot_serve.edge.observability import metrics, reports
-from lerobot_serve.edge.observability.change_log import ChangeLog, LatchLog, StandingReasonLog
 from lerobot_serve.edge.observability.listener import EdgeListener
-from lerobot_serve.edge.observability.problem_log import ProblemLog, StateLog
+from lerobot_serve.edge.observability.logs import (
+    ChangeLog,
+    LatchLog,
+    ProblemLog,
+    StandingReasonLog,
+    StateLog,
+)
 from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -44,10 +51,10 @@ from lerobot_serve.edge.ros.server_links import open_server_links
 from lerobot_serve.edge.session.connection import ConnectionChange
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
-from lerobot_serve.edge.session.servers.liveliness import Loss
+from lerobot_serve.edge.session.servers import Loss
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks, ServerLinks
-from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
+from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
 from lerobot_serve.ros.node.node_parameters import NodeParameters
@@ -81,6 +88,7 @@ class EdgeController(SteadyClockNode):
         robot_file = parameters.robot_file or shared_file('config/robots/sim_arm.yaml')
         self.robot = wiring.load_robot(robot_file)
         self.client_id = wiring.resolve_client_id(parameters.client_id, self.get_namespace())
+        self._instance = secrets.randbits(63)
         self._folder_lock, self._decisions = self._open_state(parameters)
         recorder = self._make_recorder(parameters)
         self._listener = recorder or EdgeListener()
@@ -202,17 +210,23 @@ class EdgeController(SteadyClockNode):
         return PolicyServerTransport(
             link,
             self.robot,
-            session_request=SessionRequestFactory(
-                self.client_id,
-                self.robot,
-                settings=self._current_parameters,
-                task=lambda: self._core.status.task,
-                cameras=lambda: self._observations.cameras,
-            ),
+            session_request=self._session_request,
             rate_warnings=lambda chunk_size: chunk_rate_warnings(
                 self._settings.current, self.robot, chunk_size
             ),
             logs=self._logs,
+        )
+
+    def _session_request(self, epoch: int, reply_topic: str) -> SessionRequest:
+        return make_session_request(
+            self._settings.current,
+            self.robot,
+            client_id=self.client_id,
+            instance=self._instance,
+            epoch=epoch,
+            reply_topic=reply_topic,
+            task=self._core.status.task,
+            cameras=self._observations.cameras,
         )
 
     def _subscribe_inputs(self) -> None:

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-import secrets
+from collections.abc import Iterable
+from dataclasses import replace
 
 from lerobot_serve.cage import limits_encoding
 from lerobot_serve.cage.description import ActionLimit
@@ -20,41 +19,6 @@ from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.units import limits_for_policy
 
 
-def _random_instance() -> int:
-    return secrets.randbits(63)
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRequestFactory:
-    """
-    Builds the session requests of one process, from an epoch and a reply topic.
-
-    settings  returns the current parameters
-    task      returns the task of the current episode
-    cameras   returns the cameras, with their sizes once known
-    instance  distinguishes this process from another one with the same name
-    """
-
-    client_id: str
-    robot: RobotDescription
-    settings: Callable[[], EdgeParameters]
-    task: Callable[[], str]
-    cameras: Callable[[], tuple[CameraSpec, ...]]
-    instance: int = field(default_factory=_random_instance)
-
-    def __call__(self, epoch: int, reply_topic: str) -> SessionRequest:
-        request = make_session_request(
-            self.settings(),
-            self.robot,
-            client_id=self.client_id,
-            instance=self.instance,
-            epoch=epoch,
-            reply_topic=reply_topic,
-            task=self.task(),
-        )
-        return replace(request, cameras=self.cameras())
-
-
 def make_session_request(
     parameters: EdgeParameters,
     robot: RobotDescription,
@@ -64,8 +28,12 @@ def make_session_request(
     epoch: int,
     reply_topic: str,
     task: str,
+    cameras: tuple[CameraSpec, ...] | None = None,
 ) -> SessionRequest:
-    """Build the session request of a robot whose frame sizes are unknown."""
+    """
+    Build the session request of a robot. `instance` distinguishes this process from another one
+    with the same name; `cameras` have their sizes once those are known.
+    """
     return SessionRequest(
         client_id=client_id,
         instance=instance,
@@ -73,7 +41,7 @@ def make_session_request(
         reply_topic=reply_topic,
         state_names=robot.state_names,
         action_names=robot.action_names,
-        cameras=tuple(CameraSpec(name) for name in robot.camera_names),
+        cameras=cameras or tuple(CameraSpec(name) for name in robot.camera_names),
         fps=robot.fps,
         robot_type=robot.name,
         policy=parameters.required_policy,

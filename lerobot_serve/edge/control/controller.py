@@ -37,7 +37,7 @@ from lerobot_serve.edge.fallback.ladder import Ladder, LadderDecision
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.takeover.takeover import PersonCommand
+from lerobot_serve.edge.takeover import PersonCommand
 
 # a session without a chunk for this long leaves a robot without actions
 STARVED_NS = 500_000_000

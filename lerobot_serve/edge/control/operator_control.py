@@ -28,7 +28,7 @@ from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.edge.takeover.takeover import Takeover
+from lerobot_serve.edge.takeover import Takeover
 
 STOPPED_TEXT = 'Stop service called'
 LATCHED_TEXT = 'Safety cage latched'

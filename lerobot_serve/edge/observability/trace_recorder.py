@@ -33,9 +33,6 @@ from lerobot_serve.trace.format.replay_field import chunk_range, repeated_rows
 from lerobot_serve.trace.writing.open_trace import open_trace
 from lerobot_serve.trace.writing.writer import TraceWriter
 
-# a hanging thread must not prevent the end of the trace
-JOIN_S = 2.0
-
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:

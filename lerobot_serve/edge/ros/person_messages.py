@@ -25,7 +25,7 @@ from lerobot_serve.edge.robot.command_messages import (
 )
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.file_format import InterventionInput, JOY
-from lerobot_serve.edge.takeover.person_input import (
+from lerobot_serve.edge.takeover import (
     COMMAND,
     DEADMAN,
     DeviceState,

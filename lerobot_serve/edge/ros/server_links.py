@@ -14,7 +14,7 @@ import threading
 from rclpy.node import Node
 
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.session.servers.liveliness import Loss
+from lerobot_serve.edge.session.servers import Loss
 from lerobot_serve.edge.session.transport.server_link import (
     ReplyCallbacks,
     ServerLink,

@@ -25,7 +25,6 @@ operator's reset leaves DEAD.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import auto, Enum
@@ -33,9 +32,6 @@ import threading
 
 from lerobot_serve.contract.records import EdgeState
 from lerobot_serve.contract.schema import Refusal
-
-MAX_CHANGES_KEPT = 256
-
 
 ConnectionState = EdgeState.State
 
@@ -184,7 +180,6 @@ class Connection:
     ) -> None:
         self._clock, self._table, self._on_change = clock, table, on_change
         self._lock = threading.Lock()
-        self._changes: deque[ConnectionChange] = deque(maxlen=MAX_CHANGES_KEPT)
         # replaced as a whole: readers need no lock
         self.status = ConnectionStatus(ConnectionState.CONNECTING, INITIAL_REASON, clock())
 
@@ -195,16 +190,6 @@ class Connection:
     @property
     def reason(self) -> str:
         return self.status.reason
-
-    @property
-    def since_ns(self) -> int:
-        return self.status.since_ns
-
-    @property
-    def changes(self) -> tuple[ConnectionChange, ...]:
-        """The latest changes, oldest first."""
-        with self._lock:
-            return tuple(self._changes)
 
     def handle(self, event: ConnectionEvent, reason: str) -> ConnectionChange | None:
         """Process an event; return the change, None if the state stays."""
@@ -240,6 +225,5 @@ class Connection:
             return None
         change = ConnectionChange(self._clock(), before.state, event, after, reason)
         self.status = ConnectionStatus(after, reason, change.at_ns)
-        self._changes.append(change)
         self._on_change(change)
         return change

@@ -30,9 +30,7 @@ from lerobot_serve.edge.session.pipeline import (
     ReplyResult,
     RequestPipeline,
 )
-from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
-from lerobot_serve.edge.session.servers.selection import ServerSelection
-from lerobot_serve.edge.session.servers.watchdog import ReplyWatchdog
+from lerobot_serve.edge.session.servers import ReplyWatchdog, ServerLiveliness, ServerSelection
 from lerobot_serve.edge.session.tracker import PendingRequest
 from lerobot_serve.edge.session.transport.transport import Transport
 

@@ -31,8 +31,6 @@ from lerobot_serve.trace.writing.recorder import Recorder
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 INCIDENT_STATUSES = (Status.POLICY_ERROR, Status.NOT_FINITE)
-# a hanging thread must not prevent the end of the trace
-JOIN_S = 2.0
 
 
 class ReplaySource(NamedTuple):

@@ -26,7 +26,7 @@ from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
-from lerobot_serve.edge.takeover.takeover import PersonCommand
+from lerobot_serve.edge.takeover import PersonCommand
 from lerobot_serve.edge.wiring import before_start
 
 STEP_S = 0.02

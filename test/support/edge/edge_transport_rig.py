@@ -29,7 +29,7 @@ from lerobot_serve.edge.robot.description import (
 )
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-from lerobot_serve.edge.session_request import chunk_rate_warnings, SessionRequestFactory
+from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
 from lerobot_serve.telemetry.log_throttle import Logs
 
 ROBOT = RobotDescription(
@@ -125,7 +125,7 @@ class World:
 
     def __init__(self, robot: RobotDescription = ROBOT, **parameters: object) -> None:
         self.a, self.b, self.told, self.warned = FakeClient(), FakeClient(), [], []
-        self.settings = EdgeParameters(**parameters)
+        self.settings, self.robot = EdgeParameters(**parameters), robot
         monitor = InputMonitor(
             robot,
             EdgeParameters(camera_frozen_after_s=0.0),
@@ -141,14 +141,6 @@ class World:
             settings=lambda: self.settings,
             log=self.told.append,
         )
-        self.session_request = SessionRequestFactory(
-            'robot_1',
-            robot,
-            settings=lambda: self.settings,
-            task=lambda: 'fold',
-            cameras=lambda: self.observations.cameras,
-            instance=7,
-        )
         self.transport = PolicyServerTransport(
             SimpleNamespace(
                 clients={'/a': self.a, '/b': self.b},
@@ -159,6 +151,18 @@ class World:
             session_request=self.session_request,
             rate_warnings=lambda size: chunk_rate_warnings(self.settings, robot, size),
             logs=Logs(self.told.append, self.warned.append, self.warned.append, lambda: 0),
+        )
+
+    def session_request(self, epoch: int, reply_topic: str) -> SessionRequest:
+        return make_session_request(
+            self.settings,
+            self.robot,
+            client_id='robot_1',
+            instance=7,
+            epoch=epoch,
+            reply_topic=reply_topic,
+            task='fold',
+            cameras=self.observations.cameras,
         )
 
     def open_session(self, server: str, epoch: int) -> SessionAgreement:

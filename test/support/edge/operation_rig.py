@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from lerobot_serve.edge.control.operator_control import OperatorControl
 from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.session.connection import ConnectionEvent
-from lerobot_serve.edge.takeover.person_input import PersonInput
-from lerobot_serve.edge.takeover.takeover import Takeover
+from lerobot_serve.edge.takeover import PersonInput, Takeover
 from support.edge.controller_rig import Bench as Tick
 from support.edge.requester_rig import Bench as Requests
 

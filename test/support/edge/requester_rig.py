@@ -24,13 +24,12 @@ from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger
-from lerobot_serve.edge.session.connection import Connection
+from lerobot_serve.edge.session.connection import Connection, ConnectionChange
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
 from lerobot_serve.edge.session.pipeline import EpisodeRequest, RequestPipeline, SessionStatus
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.edge.session.servers.liveliness import ServerLiveliness
-from lerobot_serve.edge.session.servers.selection import ServerSelection
+from lerobot_serve.edge.session.servers import ServerLiveliness, ServerSelection
 from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.edge.session.transport.fake_transport import (
     FakeObservations,
@@ -69,14 +68,15 @@ class Bench:
         **settings: object,
     ):
         self.now_ns, self.step_s = 0, step_s
-        listener = listener or EdgeListener()
+        self.listener = listener = listener or EdgeListener()
+        self.changes: list[ConnectionChange] = []
         self.transport, self.observations = FakeTransport(*open_errors), FakeObservations()
         self.inputs, self.actions = LatestInputs({'state': 10**18}), ActionQueue()
         self.history = ObservationHistory(self.inputs)
         self.inputs.deposit('state', np.zeros(3, np.float32), 0)
         self.latency = LatencyTracker()
         self.executed = ExecutionReport()
-        self.connection = Connection(self.clock, on_change=listener.changed)
+        self.connection = Connection(self.clock, on_change=self._on_change)
         self.encoder = ObservationEncoder(
             client_id, self.history, self.observations, lambda: self.executed
         )
@@ -121,8 +121,11 @@ class Bench:
     @property
     def states(self) -> list[str]:
         """The names of the states it has been in."""
-        changes = self.connection.changes
-        return [change.after.name for change in changes]
+        return [change.after.name for change in self.changes]
+
+    def _on_change(self, change: ConnectionChange) -> None:
+        self.changes.append(change)
+        self.listener.changed(change)
 
     def send_request(self) -> Observation:
         """Let the pipeline send a request, and return it."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lerobot_serve.contract.services.session import SessionRequest
-from lerobot_serve.edge.session.servers.liveliness import Loss
+from lerobot_serve.edge.session.servers import Loss
 from lerobot_serve_interfaces.srv import OpenSession, ResetEpisode
 
 

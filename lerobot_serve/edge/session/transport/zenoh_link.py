@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 
 from lerobot_serve.contract.names import node_name
-from lerobot_serve.edge.session.servers.liveliness import Loss
+from lerobot_serve.edge.session.servers import Loss
 from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink

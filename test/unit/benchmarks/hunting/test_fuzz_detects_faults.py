@@ -25,8 +25,7 @@ from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.session.tracker import RequestTracker
-from lerobot_serve.edge.takeover.person_input import DeviceState, PersonInput
-from lerobot_serve.edge.takeover.takeover import Takeover
+from lerobot_serve.edge.takeover import DeviceState, PersonInput, Takeover
 from lerobot_serve.router.data_path import dispatcher
 from lerobot_serve.router.data_path.forwarder import RequestForwarder
 from lerobot_serve.router.placement import eligibility

@@ -28,7 +28,7 @@ from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.takeover.takeover import Takeover
+from lerobot_serve.edge.takeover import Takeover
 
 
 class Beat:

@@ -42,17 +42,6 @@ def test_nothing_executed_is_nothing_told():
     assert (executed.oldest_age_s, executed.runs) == (0.0, ())
 
 
-def test_a_row_is_told_when_it_is_over_and_only_once():
-    bench = Bench()
-    bench.plan(0.5, 1.0, 1.5)
-    bench.commands(2)
-    assert rows(told(bench)) == [(1, 0, [0.5])]
-    assert rows(told(bench)) == []
-    bench.commands(2)
-    assert rows(told(bench)) == [(1, 1, [1.0, 1.5])]
-    assert rows(told(bench)) == []
-
-
 def test_rows_of_two_chunks_are_two_runs():
     bench = Bench()
     bench.plan(0.5, 1.0, seq=1)
@@ -64,16 +53,6 @@ def test_rows_of_two_chunks_are_two_runs():
     assert rows(executed) == [(1, 0, [0.5, 1.0]), (2, 0, [1.5, 2.0])]
     assert [run.session_epoch for run in executed.runs] == [7, 7]
     assert not any(run.after_pause for run in executed.runs)
-
-
-def test_the_command_of_a_row_is_the_one_that_it_came_to():
-    bench = Bench(interpolation=4)
-    bench.plan(0.0, 0.5, 1.0)
-    bench.commands(1 + 4 + 2)
-    # between rows 1 and 2 it is at 0.75, which belongs to neither
-    assert rows(told(bench)) == [(1, 0, [0.0, 0.5])]
-    bench.commands(3)
-    assert rows(told(bench)) == [(1, 2, [1.0])]
 
 
 def test_it_is_told_as_commanded_not_as_wanted():

@@ -28,7 +28,7 @@ from lerobot_serve.edge.inputs.state_reader import RobotState, StepInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.takeover.takeover import Takeover
+from lerobot_serve.edge.takeover import Takeover
 
 STEP = 0.125
 SILENCE_S = 0.1

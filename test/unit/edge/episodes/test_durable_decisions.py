@@ -21,7 +21,7 @@ from lerobot_serve.edge.decisions import Decision, RobotDecisions
 from lerobot_serve.edge.observability.reports import explain
 from lerobot_serve.edge.robot.file_format import InterventionInput
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
-from lerobot_serve.edge.takeover.person_input import PersonInput
+from lerobot_serve.edge.takeover import PersonInput
 
 ARM = InterventionInput('leader', 'sensor_msgs/JointState', 0.2)
 # a leader arm that sends nothing

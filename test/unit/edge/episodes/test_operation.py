@@ -16,7 +16,7 @@ from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.fallback.rungs import Rung, RungKind
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
-from lerobot_serve.edge.takeover.takeover import Takeover
+from lerobot_serve.edge.takeover import Takeover
 
 POSE = (Rung(RungKind.REPEAT_LAST, 1.0), Rung(RungKind.STOP_SERVICE))
 

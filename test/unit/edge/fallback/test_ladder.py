@@ -207,18 +207,6 @@ def test_what_still_moves_when_the_stop_is_called_is_brought_to_rest():
     assert speeds[-1] == 0.0
 
 
-def test_after_a_stop_that_is_lifted_nothing_moves_until_something_is_played():
-    there = world('ramp 0.5, stop_service')
-    there.play()
-    there.dry(1)
-    there.ladder.clear_stop()
-    assert {(d.wanted, d.call_stop_service) for d in there.dry(1)} == {(None, False)}
-    assert there.step(ONE, 1).kind is RungKind.POLICY
-    assert there.step().kind is RungKind.RAMP
-    there.dry(1)
-    assert sum(d.call_stop_service for d in there.seen) == 2
-
-
 def test_rungs_in_a_wrong_order_are_refused():
     with pytest.raises(ParameterError, match='the last rung is unlimited'):
         Ladder(rungs('hold 3'), ARM, step_s=STEP_S, resume_rows=1)
@@ -245,52 +233,12 @@ def test_it_plays_again_when_enough_is_buffered(rows, plays):
     assert (decision.kind is RungKind.POLICY) == plays
 
 
-def test_once_playing_it_plays_to_the_last_row():
-    there = world('ramp 0.5, hold')
-    there.play()
-    for rows in (3, 2, 1):
-        assert there.ladder.plays(rows)
-        assert there.step(ONE, rows).kind is RungKind.POLICY
-    assert not there.ladder.plays(0)
-    assert there.step().kind is RungKind.RAMP
-
-
-def test_a_short_chunk_is_played_after_waiting_as_long():
-    there = world('ramp 0.5, hold')
-    there.play()
-    there.step()
-    names = [there.step(ONE, 1).kind.name for _ in range(4)]
-    assert names == ['RAMP', 'RAMP', 'RAMP', 'POLICY']
-
-
-def test_a_gap_starts_the_waiting_anew():
-    there = world('ramp 0.5, hold')
-    there.play()
-    there.step()
-    for rows in (1, 1, 0, 1, 1, 0) * 5:
-        assert there.step(ONE if rows else None, rows).kind is not RungKind.POLICY
-
-
-def test_single_rows_do_not_make_it_flap():
-    there = world('ramp 0.5, hold')
-    there.play()
-    names = [there.step(ONE if i % 2 else None, i % 2).kind.name for i in range(50)]
-    assert 'POLICY' not in names
-
-
 def test_one_row_is_enough_without_hysteresis():
     there = world('ramp 0.5, hold', resume_rows=1)
     there.play()
     for _ in range(5):
         there.step()
         assert there.step(ONE, 1).kind is RungKind.POLICY
-
-
-def test_each_fall_begins_at_the_top():
-    there = world('ramp 0.5, hold 1, safe_pose')
-    for _ in range(2):
-        there.play()
-        assert kinds(there.dry(2)) == [('ramp', 25), ('hold', 50), ('safe_pose', 25)]
 
 
 def test_each_fall_begins_without_deceleration():
@@ -380,26 +328,6 @@ def test_an_initial_pose_that_is_not_known_is_none_to_go_to():
     there.play(0.25, 0.25)
     there.be(state=ConnectionState.DEAD)
     assert {tuple(d.wanted) for d in there.dry(2)} == {(0.25, 0.25)}
-
-
-def test_after_a_pause_it_is_played_when_enough_is_buffered():
-    there = world('ramp 0.5, hold')
-    there.play()
-    there.be(paused=True)
-    there.dry(0.1)
-    there.be(paused=False)
-    assert there.step(ONE, 2).kind is RungKind.RAMP
-    assert there.step(ONE, 3).kind is RungKind.POLICY
-
-
-def test_after_a_pause_with_nothing_to_play_its_own_ladder_begins_at_the_top():
-    there = world('ramp 0.5, hold')
-    there.play()
-    there.dry(3)
-    there.be(paused=True)
-    there.dry(1)
-    there.be(paused=False)
-    assert kinds(there.dry(1)) == [('ramp', 25), ('hold', 25)]
 
 
 @pytest.mark.parametrize(

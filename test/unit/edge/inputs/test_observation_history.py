@@ -46,12 +46,6 @@ class Robot:
         return [(moment.snapshot.values['front'], moment.steps_back) for moment in moments]
 
 
-def test_rows_are_stride_steps_apart_and_end_with_the_newest_step():
-    robot = Robot(steps=3, stride_steps=2)
-    robot.live(9)
-    assert robot.taken() == [(5, 4), (7, 2), (9, 0)]
-
-
 def test_a_frame_between_two_steps_waits_for_the_next_one():
     robot = Robot(steps=2, stride_steps=1)
     robot.live(4)
@@ -59,26 +53,6 @@ def test_a_frame_between_two_steps_waits_for_the_next_one():
     assert robot.taken() == [(3, 1), (4, 0)]
     robot.live(frames=False)
     assert robot.taken() == [(4, 1), (4.5, 0)]
-
-
-def test_where_the_history_is_short_its_oldest_is_repeated():
-    robot = Robot(steps=3, stride_steps=2)
-    robot.step = 1
-    robot.arrive()
-    assert robot.taken() == [(1, 4), (1, 2), (1, 0)]
-    robot.live(2)
-    assert robot.taken() == [(2, 4), (2, 2), (3, 0)]
-    robot.live(2)
-    assert robot.taken() == [(2, 4), (3, 2), (5, 0)]
-
-
-def test_a_slow_camera_stands_in_several_rows():
-    robot = Robot(steps=4, stride_steps=1)
-    for _ in range(4):
-        robot.live()
-        robot.live(frames=False)
-    assert robot.taken() == [(5, 3), (5, 2), (7, 1), (7, 0)]
-    assert robot.history.gaps == 0
 
 
 def test_an_episode_knows_nothing_of_the_one_before():
@@ -102,14 +76,6 @@ def test_a_stale_input_is_a_gap_behind_which_the_history_begins_anew():
     robot.live(2)
     assert robot.taken() == [(16, 2), (16, 1), (17, 0)]
     assert robot.history.gaps == 1
-
-
-def test_a_history_without_a_fresh_input_is_no_observation():
-    robot = Robot(steps=2, stride_steps=1)
-    robot.live(3)
-    robot.step += 4
-    with pytest.raises(InputsNotReady, match='front is'):
-        robot.taken()
 
 
 def test_a_control_step_that_was_missed_is_a_gap():

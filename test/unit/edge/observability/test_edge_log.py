@@ -7,8 +7,13 @@ from collections import Counter
 
 import pytest
 
-from lerobot_serve.edge.observability.change_log import ChangeLog, LatchLog, StandingReasonLog
-from lerobot_serve.edge.observability.problem_log import ProblemLog, StateLog
+from lerobot_serve.edge.observability.logs import (
+    ChangeLog,
+    LatchLog,
+    ProblemLog,
+    StandingReasonLog,
+    StateLog,
+)
 from lerobot_serve.edge.session.connection import Connection, ConnectionEvent
 from lerobot_serve.telemetry.log_throttle import Logs
 

@@ -45,45 +45,6 @@ def test_a_first_chunk_starts_with_its_first_row_however_late_it_is():
     assert played(queue) == [(1, 0), (1, 1), (1, 2)]
 
 
-def test_replace_skips_the_rows_that_were_lived_through_since_the_request():
-    queue = ActionQueue()
-    append(queue, chunk(5), source(1))
-    queue.take()
-    mark = queue.mark()
-    queue.take()
-    queue.take()
-    assert queue.replace(chunk(4), source(2), mark=mark, delay_rows=9) == 2
-    assert played(queue) == [(2, 2), (2, 3)]
-
-
-@pytest.mark.parametrize(('delay_rows', 'skipped'), [(0, 0), (1, 1), (-1, 0)])
-def test_replace_skips_no_more_than_the_delay(delay_rows, skipped):
-    queue = ActionQueue()
-    append(queue, chunk(5), source(1))
-    mark = queue.mark()
-    queue.take()
-    queue.take()
-    assert queue.replace(chunk(4), source(2), mark=mark, delay_rows=delay_rows) == skipped
-
-
-def test_a_chunk_that_was_lived_through_leaves_nothing():
-    queue = ActionQueue()
-    append(queue, chunk(5), source(1))
-    mark = queue.mark()
-    played(queue)
-    assert queue.replace(chunk(3), source(2), mark=mark, delay_rows=9) == 3
-    assert queue.rows_left == 0
-
-
-def test_append_keeps_what_is_left_and_its_order():
-    queue = ActionQueue()
-    append(queue, chunk(3), source(1))
-    queue.take()
-    append(queue, chunk(2, 10.0), source(2))
-    assert queue.rows_left == 4
-    assert played(queue) == [(1, 1), (1, 2), (2, 0), (2, 1)]
-
-
 def test_clear_forgets_and_counts():
     queue = ActionQueue()
     append(queue, chunk(3), source(1))

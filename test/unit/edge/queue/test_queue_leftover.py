@@ -36,18 +36,6 @@ def is_empty(leftover: Leftover) -> bool:
     return not len(leftover.model) and not len(leftover.robot)
 
 
-def test_a_queue_that_never_held_anything_has_no_prefix():
-    assert is_empty(ActionQueue().leftover(LIMIT))
-
-
-def test_a_drained_queue_has_a_prefix_without_rows_not_of_zeros():
-    queue = ActionQueue()
-    plan(queue, 1, 2)
-    queue.take()
-    queue.take()
-    assert is_empty(queue.leftover(LIMIT))
-
-
 @pytest.mark.parametrize('rows', [2, 3])
 def test_a_chunk_of_which_everything_is_skipped_has_no_prefix(rows):
     queue = ActionQueue(elapsed_time)
@@ -75,43 +63,6 @@ def test_a_prefix_begins_with_the_next_row_to_play():
     assert queue.rows_left == 3
 
 
-def test_chunks_of_one_policy_make_one_prefix():
-    queue = ActionQueue()
-    plan(queue, 1, 2)
-    plan(queue, 2, 2)
-    queue.take()
-    left = queue.leftover(LIMIT)
-    assert (numbers(left), left.source.seq) == ([101, 200, 201], 1)
-    assert numbers(queue.leftover(2)) == [101, 200]
-
-
-@pytest.mark.parametrize('limit', [0, 1, 2, 3, 4])
-def test_a_prefix_has_no_more_rows_than_asked_for(limit):
-    queue = ActionQueue()
-    plan(queue, 1, 3)
-    left = queue.leftover(limit)
-    assert len(left.model) == len(left.robot) == min(limit, 3)
-    assert is_empty(left) == (limit == 0)
-
-
-def test_there_is_no_prefix_while_another_policy_is_still_played():
-    queue = ActionQueue()
-    plan(queue, 1, 1, 'a@0')
-    plan(queue, 2, 2, 'b@0')
-    assert is_empty(queue.leftover(LIMIT))
-    queue.take()
-    left = queue.leftover(LIMIT)
-    assert (numbers(left), left.policy) == ([200, 201], 'b@0')
-
-
-def test_a_prefix_ends_before_the_first_row_of_another_policy():
-    queue = ActionQueue()
-    plan(queue, 1, 1, 'b@0')
-    plan(queue, 2, 1, 'a@0')
-    plan(queue, 3, 1, 'b@0')
-    assert numbers(queue.leftover(LIMIT)) == [100]
-
-
 def test_chunks_with_and_without_the_units_of_the_policy_do_not_make_one_prefix():
     queue = ActionQueue()
     plan(queue, 1, 2)
@@ -137,15 +88,16 @@ def test_a_prefix_is_what_will_be_played_next(script, taken, limit):
     left = queue.leftover(limit)
     coming = []
     while planned := queue.take():
-        coming.append((planned.source.policy, planned.action[0]))
-    newest = coming[-1][0] if coming else ''
+        coming.append((planned.source, planned.action[0]))
+    newest = coming[-1][0].policy if coming else ''
     expected = []
-    for policy, number in coming[:limit]:
-        if policy != newest:
+    for source, number in coming[:limit]:
+        if source.policy != newest:
             break
         expected.append(number)
     assert numbers(left) == expected
     assert left.policy == (newest if expected else '')
+    assert left.source == (coming[0][0] if expected else None)
     is_empty(left)
 
 

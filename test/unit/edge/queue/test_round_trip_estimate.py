@@ -26,13 +26,6 @@ def test_a_server_that_is_unknown_has_no_latency():
     assert tracker.delay_steps('b', 0, step_s=0.1) == 0
 
 
-def test_each_server_has_its_own():
-    tracker = warm()
-    tracker.add('near', 0.25, 0)
-    tracker.add('far', 0.75, 0)
-    assert (tracker.maximum('near', 0), tracker.maximum('far', 0)) == (0.25, 0.75)
-
-
 @pytest.mark.parametrize(
     ('latency_s', 'steps'), [(0.0, 0), (0.001, 1), (0.5, 1), (0.51, 2), (1.0, 2)]
 )

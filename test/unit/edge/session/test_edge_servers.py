@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.edge.session.servers.selection import ServerSelection
+from lerobot_serve.edge.session.servers import ServerSelection
 
 ABC = ('/a', '/b', '/c')
 
@@ -40,18 +40,6 @@ def test_the_next_is_asked_at_once_until_all_were_tried():
     ]
 
 
-def test_a_failure_in_the_middle_of_the_list_goes_round_it():
-    asked = servers()
-    fail(asked, 1)
-    asked.mark_succeeded()
-    assert fail(asked, 3) == [('/c', 0.0), ('/a', 0.0), ('/a', 0.25)]
-
-
-def test_a_single_server_is_asked_again_after_a_wait_that_grows_to_its_bound():
-    waits = [wait_s for _, wait_s in fail(servers(('/a',), lambda: 1.0), 7)]
-    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
-
-
 def test_the_wait_is_drawn_from_all_of_its_length():
     draws = iter([0.0, 0.999, 0.5])
     waits = [wait_s for _, wait_s in fail(servers(('/a',), lambda: next(draws)), 3)]
@@ -63,62 +51,6 @@ def test_a_failover_draws_nothing():
         raise AssertionError('no wait was due')
 
     assert fail(servers(random=never), 2) == [('/b', 0.0), ('/c', 0.0)]
-
-
-def test_an_answer_starts_rounds_and_waits_anew():
-    asked = servers(('/a', '/b'))
-    fail(asked, 7)
-    asked.mark_succeeded()
-    assert asked.current == '/b'
-    assert fail(asked, 4) == [('/a', 0.0), ('/a', 0.25), ('/b', 0.0), ('/a', 0.5)]
-
-
-def test_a_server_that_opens_and_never_answers_makes_nobody_ask_faster():
-    # opening a session tells Servers nothing, on purpose
-    waits = [wait_s for _, wait_s in fail(servers(('/a',), lambda: 1.0), 3)]
-    assert waits == sorted(waits)
-
-
-def always(_: str) -> bool:
-    return True
-
-
-def test_the_first_server_that_is_there_is_returned_to():
-    asked = servers()
-    fail(asked, 2)
-    asked.mark_succeeded()
-    assert asked.current == '/c'
-    assert not asked.return_to_better(lambda name: name == '/c')
-    assert asked.return_to_better(lambda name: name != '/a')
-    assert asked.current == '/b'
-    assert asked.return_to_better(always)
-    assert asked.current == '/a'
-
-
-def test_the_way_home_is_for_episode_boundaries():
-    asked = servers()
-    assert not asked.return_to_better(always)
-    fail(asked, 1)
-    asked.mark_succeeded()
-    assert asked.current == '/b'
-    assert asked.return_to_better(always)
-    assert asked.current == '/a'
-    assert not asked.return_to_better(always)
-
-
-def test_a_preferred_one_that_just_failed_is_not_asked_out_of_turn():
-    asked = servers()
-    fail(asked, 1)
-    assert not asked.return_to_better(always)
-    assert fail(asked, 2) == [('/c', 0.0), ('/a', 0.25)]
-
-
-def test_a_preferred_one_that_is_still_gone_costs_one_try():
-    asked = servers()
-    fail(asked, 1)
-    asked.mark_succeeded()
-    asked.return_to_better(always)
-    assert fail(asked, 1) == [('/b', 0.0)]
 
 
 def test_the_reasons_are_told_in_the_order_of_preference_until_one_answers():

@@ -85,23 +85,6 @@ def test_an_answer_to_something_else_is_dropped_with_its_reason(changes, reason)
     assert tracker.match_reply(header(tracker, 1)).header.seq == 1
 
 
-def test_the_same_answer_twice_counts_once():
-    tracker = tracker_of(EPOCH)
-    begin(tracker)
-    tracker.match_reply(header(tracker, 1))
-    assert dropped(tracker, header(tracker, 1)) == 'late_chunk'
-
-
-def test_an_answer_after_giving_up_is_late():
-    tracker = tracker_of(EPOCH)
-    begin(tracker)
-    tracker.release()
-    assert dropped(tracker, header(tracker, 1)) == 'late_chunk'
-    begin(tracker)
-    assert dropped(tracker, header(tracker, 1)) == 'late_chunk'
-    assert tracker.match_reply(header(tracker, 2)).header.seq == 2
-
-
 def test_a_new_episode_takes_no_answer_of_the_old_one():
     tracker = tracker_of(EPOCH)
     begin(tracker)

@@ -24,13 +24,13 @@ from lerobot_serve.edge.queue.action_queue import ChunkSource, QueueMark
 from lerobot_serve.edge.robot.file_format import InterventionInput
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
-from lerobot_serve.edge.takeover.person_input import (
+from lerobot_serve.edge.takeover import (
     COMMAND,
     DeviceState,
     PersonInput,
     PersonTarget,
+    Takeover,
 )
-from lerobot_serve.edge.takeover.takeover import Takeover
 
 MAX_STEP, LOW, HIGH = 0.5, -100.0, 100.0
 LEADER = InterventionInput('leader', 'sensor_msgs/JointState', 0.05)

@@ -17,14 +17,16 @@ from lerobot_serve.edge.control.authority import Intervention
 from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.robot.description import CameraInput, RobotDescription
 from lerobot_serve.edge.robot.file_format import Deadman, InterventionInput
-from lerobot_serve.edge.takeover.person_input import (
+from lerobot_serve.edge.takeover import (
     COMMAND,
     DEADMAN,
     DeviceState,
+    intervention_of,
+    NOT_CONFIGURED,
     PersonInput,
     PersonTarget,
+    Takeover,
 )
-from lerobot_serve.edge.takeover.takeover import intervention_of, NOT_CONFIGURED, Takeover
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 

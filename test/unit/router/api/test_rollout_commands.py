@@ -27,7 +27,7 @@ class Recorder:
         self.commands: list[tuple[str, str, str, str]] = []
         self.events: list[tuple[str, str]] = []
 
-    def parameters(self, old, new, by):
+    def changed_parameters(self, old, new, by):
         for name in ('split_percent', 'canary_plan'):
             if getattr(old, name) != getattr(new, name):
                 self.changes.append((name, getattr(new, name), by))

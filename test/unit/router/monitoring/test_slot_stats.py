@@ -37,17 +37,6 @@ def ended(stats: SlotStats, slot: str = 'a') -> dict[str, int]:
     return {name: count for name, count in stats.slot(slot).ended.items() if count}
 
 
-def test_the_same_outcome_twice_counts_once_and_another_is_refused(stats):
-    run(stats)
-    for _ in range(2):
-        assert stats.record_outcome('e', SUCCESS) == ''
-    assert ended(stats) == {'success': 1}
-    assert stats.record_outcome('e', FAILURE) == "episode 'e' already counts as success"
-    stats.end_episode('robot', 0)
-    stats.expire(10 * WITHIN_NS)
-    assert ended(stats) == {'success': 1}
-
-
 def test_a_reply_to_a_report_says_whether_it_counts(stats):
     run(stats, 'stays', client='r1')
     run(stats, 'moves', client='r2')
@@ -109,27 +98,6 @@ def test_an_episode_that_goes_on_after_its_session_ended_has_not_ended(stats):
     stats.expire(11 * WITHIN_NS)
     assert ended(stats) == {'unreported': 1}
     assert stats.slot('a').episodes == 1
-
-
-def test_a_moved_episode_counts_as_moved_and_in_no_other_way(stats):
-    run(stats)
-    stats.record_move('e', 'b')
-    stats.record_move('e', 'a')
-    stats.record_outcome('e', SUCCESS)
-    stats.end_episode('robot', 0)
-    stats.expire(10 * WITHIN_NS)
-    assert (stats.slot('a').moved, stats.slot('b').moved) == (1, 0)
-    assert (stats.slot('a').episodes, stats.slot('b').episodes) == (1, 0)
-    assert (ended(stats), ended(stats, 'b')) == ({}, {})
-
-
-def test_an_episode_that_was_judged_before_it_moved_counts_as_it_was_judged(stats):
-    run(stats)
-    stats.record_outcome('e', SUCCESS)
-    stats.record_move('e', 'b')
-    assert (ended(stats), stats.slot('a').moved) == ({'success': 1}, 0)
-    assert stats.record_outcome('e', FAILURE)
-    assert (ended(stats), ended(stats, 'b')) == ({'success': 1}, {})
 
 
 def test_an_episode_that_moved_in_the_life_of_a_router_before_is_not_judged(stats):

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 import pytest
 from support.golden import listed
+from support.paths import REPOSITORY
 from support.server.server_core_rig import request, Rig
 from support.server.session_rig import RULES
 from support.server.worker_rig import gives, raises, ROWS
@@ -30,27 +31,8 @@ from lerobot_serve.telemetry.http_endpoint import FunctionCollector
 from lerobot_serve_interfaces.msg import ServerStatus
 
 PREFIX = 'lerobot_serve_server_'
-EVERYTHING = {
-    'reply_latency_seconds',
-    'queue_wait_seconds',
-    'inference_seconds',
-    'batch_size',
-    'requests',
-    'chunks',
-    'requests_superseded',
-    'recurrent_state_hits',
-    'recurrent_state_misses',
-    'cache_hits',
-    'cache_misses',
-    'denoising_steps',
-    'dropped',
-    'quota_refused',
-    'policy_swaps',
-    'in_flight_requests',
-    'sessions',
-    'max_sessions',
-    'load_ratio',
-}
+AGREED = REPOSITORY / 'test' / 'golden' / 'metrics' / 'server.txt'
+EVERYTHING = {line.split()[0].removeprefix(PREFIX) for line in AGREED.read_text().splitlines()}
 OF_SOME_POLICIES = {
     'recurrent_state_hits',
     'recurrent_state_misses',

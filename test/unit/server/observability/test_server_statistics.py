@@ -25,19 +25,21 @@ def busy(statistics: ServerStatistics, begin_ns: int, end_ns: int, predicted: in
     statistics.record_batch_end(end_ns, predicted)
 
 
-def test_load_is_the_busy_share_of_the_window():
+@pytest.mark.parametrize(
+    ('spans_s', 'at_s', 'share'),
+    [
+        ([], 0, 0.0),
+        ([(0, 1), (5, 9)], 10, 0.5),
+        # what left the window is forgotten, and what reaches into it is cut
+        ([(0, 4)], 12, 0.2),
+        ([(0, 4)], 14, 0.0),
+    ],
+)
+def test_load_is_the_busy_share_of_the_window(spans_s, at_s, share):
     statistics = ServerStatistics()
-    assert statistics.load(0) == 0.0
-    busy(statistics, 0, 1 * S)
-    busy(statistics, 5 * S, 9 * S)
-    assert statistics.load(10 * S) == pytest.approx(0.5)
-
-
-def test_load_forgets_what_left_the_window_and_cuts_what_reaches_into_it():
-    statistics = ServerStatistics()
-    busy(statistics, 0, 4 * S)
-    assert statistics.load(12 * S) == pytest.approx(0.2)
-    assert statistics.load(14 * S) == 0.0
+    for begin_s, end_s in spans_s:
+        busy(statistics, begin_s * S, end_s * S)
+    assert statistics.load(at_s * S) == pytest.approx(share)
 
 
 def test_load_counts_what_failed_and_what_still_runs():
@@ -135,10 +137,6 @@ def test_a_percentile_is_that_of_the_durations(values, percent):
     assert statistics.percentile_ms('inference', percent) == doubled
 
 
-def test_a_percentile_of_nothing_is_zero():
-    assert ServerStatistics().percentile_ms('inference', 99) == 0.0
-
-
 def test_only_the_last_durations_are_kept():
     statistics = ServerStatistics()
     for _ in range(RECENT_LIMIT):
@@ -158,17 +156,6 @@ def test_what_is_kept_of_the_past_is_bounded():
         busy(statistics, i * S, i * S + 1)
     assert len(statistics._arrivals_ns) <= 10
     assert len(statistics._busy) <= 11
-
-
-def test_everything_is_counted():
-    statistics = ServerStatistics()
-    for superseded in (False, True, True):
-        statistics.record_arrival(0, superseded=superseded)
-    for reason in ('bad_jpeg', 'no_session', 'bad_jpeg'):
-        statistics.record_drop(reason)
-    busy(statistics, 0, 1)
-    assert (statistics.requests, statistics.superseded, statistics.chunks) == (3, 2, 1)
-    assert statistics.drop_counts() == {'bad_jpeg': 2, 'no_session': 1}
 
 
 def test_the_counts_that_are_handed_out_are_a_copy():

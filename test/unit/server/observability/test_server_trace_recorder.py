@@ -311,7 +311,7 @@ def test_the_end_waits_for_those_who_still_tell_something(told):
             rig.step()
 
     stop.set()
-    told.recorder.run(stop, [Late()])
+    told.recorder.run(stop, [Late()], told.recorder.drops)
     kinds = [record['kind'] for record in told.read()]
     assert kinds == ['header', 'state', 'request', 'drop', 'footer']
 

@@ -9,7 +9,7 @@ from support.edge.requester_rig import ABC, Simulation
 from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.session import ServerUnreachable
-from lerobot_serve.edge.session.servers.liveliness import Loss, ServerLiveliness
+from lerobot_serve.edge.session.servers import Loss, ServerLiveliness
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 
 CHUNK_S = 0.2
@@ -47,8 +47,8 @@ def test_lost_liveliness_leads_to_the_next_server_at_once(loss, words):
     bench.run(1.5)
     assert bench.transport.opened == [('/a', 0), ('/b', 1)]
     assert bench.states == ['STREAMING', 'RECONNECTING', 'DEGRADED', 'STREAMING']
-    assert words in bench.connection.changes[1].reason
-    lost, opened = bench.connection.changes[1:3]
+    assert words in bench.changes[1].reason
+    lost, opened = bench.changes[1:3]
     assert lost.at_ns == opened.at_ns == 1_010_000_000
 
 
@@ -101,7 +101,7 @@ def test_a_silent_server_is_left_within_half_of_what_is_buffered():
     assert bench.transport.probed == ['/a']
     assert 'STALLED' not in bench.states
     assert 'no reply for' in next(
-        c.reason for c in bench.connection.changes if c.event.name == 'SESSION_LOST'
+        c.reason for c in bench.changes if c.event.name == 'SESSION_LOST'
     )
 
 

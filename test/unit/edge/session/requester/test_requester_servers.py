@@ -42,24 +42,16 @@ def test_the_servers_are_asked_in_order_without_a_pause_and_then_with_growing_on
     assert bench.connection.reason == '/a: no answer; /b: no answer; /c: no answer'
 
 
-def test_a_silent_server_is_left_at_its_timeout_while_the_next_is_asked_at_once():
-    bench = Simulation()
-    bench.answers['/a'] = None
-    seen = asked_at(bench)
-    bench.run(1.2)
-    assert seen == [(0.0, '/a'), (1.0, '/b')]
-    assert bench.drops == {'request_timeout': 1}
-    assert bench.requests[1][:2] == (1.0, '/b')
-    assert bench.pipeline.status.server == '/b'
-
-
 @pytest.mark.parametrize('status', [Status.NO_SESSION, Status.DRAINING])
 def test_a_server_whose_session_is_over_is_left_at_once(status):
     bench = Simulation()
-    bench.answers['/a'] = {'status': status}
+    bench.answers['/a'] = {'status': status, 'status_text': 'who are you'}
     seen = asked_at(bench)
     bench.run(0.2)
     assert seen == [(0.0, '/a'), (0.05, '/b')]
+    assert bench.servers.failures == {'/a': 'server error: who are you'}
+    _, _, request = bench.requests[1]
+    assert (request.header.session_epoch, request.header.seq) == (1, 1)
 
 
 def test_a_server_that_only_fails_is_left_after_five_answers():
@@ -202,13 +194,6 @@ def test_it_does_not_go_home_where_nobody_is():
     bench.run(5.0)
     assert seen == [(0.0, '/b'), (4.0, '/a')]
     assert bench.transport.resets == [(0, 1, 'second')]
-
-
-def test_a_server_that_is_full_is_no_reason_to_give_up():
-    bench = Simulation(servers=('/a',))
-    lose(bench, a=FULL)
-    bench.run(8.0)
-    assert bench.states == ['STREAMING', 'RECONNECTING']
 
 
 def test_a_refusal_that_names_no_reason_is_asked_again():

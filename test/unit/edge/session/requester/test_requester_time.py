@@ -52,7 +52,7 @@ def test_a_chunk_that_comes_too_late_degrades_and_the_next_one_heals():
     bench.at(4.0, lambda: setattr(bench, 'round_trip_s', 0.05))
     bench.run(6.0)
     assert bench.states == ['STREAMING', 'DEGRADED', 'STREAMING']
-    late, healed = bench.connection.changes[1:]
+    late, healed = bench.changes[1:]
     # wanted at 1.5 s or a little later; looked at every tenth of a second
     assert 2.5 <= late.at_ns / 1e9 <= 2.71
     assert late.reason == 'no chunk for 1 s'
@@ -72,7 +72,7 @@ def test_without_a_session_for_so_long_it_is_given_up():
     bench.at(1.0, lambda: bench.answers.update({'/a': None}))
     bench.run(20.0)
     assert bench.states == ['STREAMING', 'RECONNECTING', 'DEAD']
-    lost, dead = bench.connection.changes[1:]
+    lost, dead = bench.changes[1:]
     # waits up to 2 s for a server that is gone
     assert 10.0 <= (dead.at_ns - lost.at_ns) / 1e9 <= 12.1
     assert dead.reason.startswith('no session for 10 s; /a: ')
