@@ -41,7 +41,6 @@ class ContinuousWriter:
 
     def __init__(self, bag: BagWriter, robots: KnownRobots) -> None:
         self.bag, self._robots = bag, robots
-        self._types: dict[str, str] = {}
         self.counts = bag.contents.counts
 
     @property
@@ -53,14 +52,12 @@ class ContinuousWriter:
         return self.bag.size_bytes
 
     def add_topic(self, topic: BagTopic) -> None:
-        self._types[topic.name] = topic.type
         self.bag.add_topic(topic)
 
-    def write(self, topic: str, data: bytes, *, received_ns: int, sent_ns: int) -> None:
-        message = BagMessage(topic, self._types[topic], received_ns, data)
+    def write(self, message: BagMessage) -> None:
         self._robots.learn(message)
         if self._robots.wants(self._robots.owners(message)):
-            self.bag.write(topic, data, received_ns=received_ns, sent_ns=sent_ns)
+            self.bag.write(message)
 
     def flush(self) -> None:
         self.bag.flush()

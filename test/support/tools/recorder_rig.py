@@ -138,7 +138,7 @@ class RecorderRig:
             self.writer.add_topic(BagTopic(topic, kind, profiles=profiles))
         self.sent += 1
         # the source timestamp identifies a message, whatever its time of reception
-        self.writer.write(topic, data, received_ns=self.stamp_ns, sent_ns=self.sent)
+        self.writer.write(BagMessage(topic, kind, self.stamp_ns, data, self.sent))
 
     def introduce(self, edge: str = EDGE, client_id: str = ROBOT) -> None:
         """Send what an edge latches when it starts."""

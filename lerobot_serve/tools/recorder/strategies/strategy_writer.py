@@ -57,10 +57,9 @@ TRANSIENT_LOCAL = 'transient_local'
 
 
 class SortedMessage(NamedTuple):
-    """A message, when it was sent, and the edge controllers whose it is; None: of all."""
+    """A message, and the edge controllers whose it is; None: of all."""
 
     message: BagMessage
-    sent_ns: int
     owners: frozenset[str] | None
 
     def is_of(self, node: str) -> bool:
@@ -101,12 +100,11 @@ class StrategyWriter(ABC):
     def add_topic(self, topic: BagTopic) -> None:
         self.topics[topic.name] = topic
 
-    def write(self, topic: str, data: bytes, *, received_ns: int, sent_ns: int) -> None:
+    def write(self, message: BagMessage) -> None:
         """Sort a message and hand it to the strategy. Raises OSError."""
-        message = BagMessage(topic, self.topics[topic].type, received_ns, data)
         if complaint := self.robots.learn(message):
             self._complain(complaint)
-        sorted_message = SortedMessage(message, sent_ns, self.robots.owners(message))
+        sorted_message = SortedMessage(message, self.robots.owners(message))
         if self.robots.wants(sorted_message.owners):
             self.record(sorted_message)
             self._keep_latched(sorted_message)
@@ -151,11 +149,10 @@ class StrategyWriter(ABC):
         self, bag: BagWriter, message: SortedMessage, *, received_ns: int | None = None
     ) -> None:
         """Write a message into a bag; `received_ns` replaces its time of reception."""
-        topic, stamp_ns = message.message.topic, message.message.stamp_ns
-        bag.add_topic(self.topics[topic])
-        received_ns = stamp_ns if received_ns is None else received_ns
-        bag.write(topic, message.message.data, received_ns=received_ns, sent_ns=message.sent_ns)
-        self.counts[topic] += 1
+        found = message.message
+        bag.add_topic(self.topics[found.topic])
+        bag.write(found if received_ns is None else found._replace(stamp_ns=received_ns))
+        self.counts[found.topic] += 1
 
     def write_latched(self, bag: BagWriter, node: str | None, begin_ns: int) -> None:
         """

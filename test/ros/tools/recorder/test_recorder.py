@@ -23,7 +23,6 @@ from support.tools.recorder_rig import bags, messages
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.shared_memory.ports import ports_of
-from lerobot_serve.tools.bags.mcap_file import read_stored
 from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 
@@ -46,10 +45,8 @@ def executed(bag: Path) -> list:
 
 def check_inputs(bag: Path) -> None:
     """Each step finds the message that it acted on, by its source timestamp."""
-    (file,) = bag.glob('*.mcap')
-    stored = list(read_stored(file, pytest.fail))
-    sent = {each.sent_ns for each in stored if each.channel.topic == JOINT_TOPIC}
-    steps = [decode(ExecutedAction, each.data) for each in stored if each.kind == EXECUTED]
+    sent = {each.sent_ns for each in messages(bag) if each.topic == JOINT_TOPIC}
+    steps = executed(bag)
     assert steps
     missing = [each for each in steps if not {i for i in each.input_ids if i} <= sent]
     # joint states are best effort: on a busy machine one may be lost on its way to the recorder

@@ -127,7 +127,7 @@ def test_cut_at_every_chunk(tmp_path):
     writer.add_topic(BagTopic('/a', messages[0].type))
     for message in messages:
         stamp_ns = message.stamp_ns
-        writer.write('/a', message.data, received_ns=stamp_ns, sent_ns=stamp_ns)
+        writer.write(message._replace(topic='/a', stamp_ns=stamp_ns, sent_ns=stamp_ns))
         writer.flush()
         ends.append(writer.size_bytes)
     writer.close()
