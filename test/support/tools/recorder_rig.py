@@ -11,10 +11,10 @@ from lerobot_serve.contract import records
 from lerobot_serve.contract.cdr import CdrWriter
 from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.types import Time
-from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, OUTCOME
+from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, OUTCOME, TEXT_TYPE
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic, OfferedProfile
-from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots, TEXT_TYPE
+from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.strategies.episodic import EpisodeRules, EpisodicWriter
 from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter

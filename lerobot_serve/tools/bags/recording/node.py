@@ -24,7 +24,7 @@ from rclpy.topic_endpoint_info import TopicEndpointInfo
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.bags.images import COMPRESSED_TYPE, RAW_TYPE
-from lerobot_serve.tools.bags.message import BagMessage, PACKAGE
+from lerobot_serve.tools.bags.message import BagMessage, DIAGNOSTICS, PACKAGE
 from lerobot_serve.tools.bags.recording.metadata import BagTopic, Duration, OfferedProfile
 from lerobot_serve.tools.bags.recording.type_definitions import type_definition
 from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
@@ -41,7 +41,6 @@ REST_S = 0.01
 SUBSCRIPTION_DEPTH = 1024
 # two seconds of a camera; 1024 frames in the history of the middleware would be 1 GB
 FRAMES_DEPTH = 60
-DIAGNOSTICS = '/diagnostics'
 INVALID = 'INVALID'
 
 

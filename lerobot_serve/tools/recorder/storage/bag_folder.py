@@ -34,7 +34,6 @@ from lerobot_serve.tools.bags.mcap_file import StoredMessage
 from lerobot_serve.tools.bags.message import BagError, BagMessage, EXECUTED, OUTCOME
 from lerobot_serve.tools.bags.recording.metadata import BagTopic, METADATA_FILE, profiles_from_yaml
 from lerobot_serve.tools.bags.recording.writer import BagWriter, finish_folder
-from lerobot_serve.tools.recorder.robots.known_robots import parent
 
 # the new file in the making is in this folder inside that of its bag
 COPY = 'recovered'
@@ -210,7 +209,7 @@ def _bag_topic(stored: StoredMessage) -> BagTopic:
 def _add(message: BagMessage, summary: EpisodeSummary) -> None:
     """Count an executed action, or note the outcome, of an episode."""
     try:
-        if message.type == EXECUTED and parent(message.topic) == summary.node:
+        if message.type == EXECUTED and message.node == summary.node:
             summary.add(message.record())
         elif message.type == OUTCOME:
             outcome = message.record()

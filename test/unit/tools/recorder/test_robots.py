@@ -13,7 +13,7 @@ from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.experience.recorded_episode import RECORDED_TYPE
-from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED
+from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, TEXT_TYPE
 from lerobot_serve.tools.recorder.robots import known_robots
 from lerobot_serve.tools.recorder.robots.known_robots import (
     KnownRobots,
@@ -21,7 +21,6 @@ from lerobot_serve.tools.recorder.robots.known_robots import (
     resolved,
     robot_topics,
     ROBOTS_LIMIT,
-    TEXT_TYPE,
 )
 
 SHIPPED = sorted((REPOSITORY / 'config' / 'robots').glob('*.yaml'))

@@ -24,10 +24,9 @@ from lerobot_serve.tools.bags.images import (
     RAW_TYPE,
     RawImage,
 )
-from lerobot_serve.tools.bags.message import BagError, BagMessage
+from lerobot_serve.tools.bags.message import BagError, BagMessage, TEXT_TYPE
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.recorder.robots.known_robots import TEXT_TYPE
 from lerobot_serve.tools.rerun_view import message_view
 from lerobot_serve.tools.rerun_view.destinations import open_sink
 from lerobot_serve.tools.rerun_view.mapping.entries import path_part
