@@ -29,11 +29,11 @@ from lerobot_serve.tools.bags.recording.node import (
 )
 from lerobot_serve.tools.bags.recording.type_definitions import type_definition
 from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
-from lerobot_serve.tools.recorder.announcing.announcer import EpisodeAnnouncer
+from lerobot_serve.tools.recorder.announcer import EpisodeAnnouncer
 from lerobot_serve.tools.recorder.frames import FrameCompressor, SUFFIX
-from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots, parent
-from lerobot_serve.tools.recorder.robots.silence import Silence
+from lerobot_serve.tools.recorder.known_robots import KnownRobots, parent
 from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
+from lerobot_serve.tools.recorder.silence import Silence
 from lerobot_serve.tools.recorder.strategies.episodic import EpisodicWriter
 from lerobot_serve.tools.recorder.strategies.highlight import HighlightWriter
 from lerobot_serve.zenoh.settings import ZenohSettings

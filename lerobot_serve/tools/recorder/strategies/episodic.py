@@ -16,7 +16,7 @@ from lerobot_serve.experience.episode_summary import EpisodeSummary, write_summa
 from lerobot_serve.experience.recorded_episode import word_of
 from lerobot_serve.tools.bags.message import BagError, OUTCOME
 from lerobot_serve.tools.bags.recording.writer import BagWriter
-from lerobot_serve.tools.recorder.announcing.announcer import WholeBags
+from lerobot_serve.tools.recorder.announcer import WholeBags
 from lerobot_serve.tools.recorder.options import default
 from lerobot_serve.tools.recorder.strategies.episode import Episode, Event, Phase, RecentInputs
 from lerobot_serve.tools.recorder.strategies.strategy_writer import (

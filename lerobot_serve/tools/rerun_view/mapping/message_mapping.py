@@ -34,7 +34,7 @@ from lerobot_serve.tools.bags.message import (
 )
 from lerobot_serve.tools.bags.request_pairs import is_robot_reply_topic
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session
-from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
+from lerobot_serve.tools.recorder.known_robots import KnownRobots
 from lerobot_serve.tools.rerun_view.mapping.entries import (
     Entry,
     IMAGES,

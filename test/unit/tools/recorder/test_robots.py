@@ -14,8 +14,8 @@ from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.experience.recorded_episode import RECORDED_TYPE
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, TEXT_TYPE
-from lerobot_serve.tools.recorder.robots import known_robots
-from lerobot_serve.tools.recorder.robots.known_robots import (
+from lerobot_serve.tools.recorder import known_robots
+from lerobot_serve.tools.recorder.known_robots import (
     KnownRobots,
     parent,
     resolved,

@@ -30,9 +30,9 @@ from lerobot_serve.tools.bags.recording.metadata import (
 )
 from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
 from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.recorder.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.options import STRATEGIES
 from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
-from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.strategies.episodic import (
     EpisodeRules,
 )
@@ -301,7 +301,7 @@ def test_a_recorder_of_any_strategy_keeps_a_cut_episode_of_another(tmp_path, str
 def test_a_second_recorder_is_refused_until_the_first_is_gone(tmp_path):
     code = (
         'import sys; from pathlib import Path; '
-        'from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder; '
+        'from lerobot_serve.tools.recorder.bag_folder import BagFolder; '
         'folder = BagFolder(Path(sys.argv[1])); print("held", flush=True); sys.stdin.read()'
     )
     process = subprocess.Popen(
