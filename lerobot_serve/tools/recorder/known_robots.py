@@ -25,6 +25,7 @@ from lerobot_serve.edge.robot.file_format import (
     full_type,
     JOINT_STATE,
     JOY,
+    normalized,
     parse_received_yaml,
     ROBOT_BYTES_LIMIT,
     RobotFileError,
@@ -58,7 +59,7 @@ def robot_topics(text: str, node: str) -> dict[str, str]:
     """
     place = f'{node}/robot_file'
     found: dict[str, str] = {}
-    for name, kind, allowed in _named(parse_received_yaml(text, place)):
+    for name, kind, allowed in _named(normalized(parse_received_yaml(text, place))):
         topic = resolved(name, node) if isinstance(name, str) else ''
         if not is_topic(topic):
             raise RobotFileError(f'{place}: {shown(name)} is not the name of a topic')

@@ -13,7 +13,7 @@ from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.request_pairs import is_robot_reply_topic
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION
-from lerobot_serve.tools.rerun_view.mapping.message_mapping import (
+from lerobot_serve.tools.rerun_view.message_mapping import (
     MessageMapping,
     OF_NODES,
     OF_ROBOTS,

@@ -16,7 +16,7 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.recording.node import connect_to_zenoh, TopicRecorderNode
 from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
-from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
+from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
 from lerobot_serve.tools.rerun_view.message_view import LiveTopics, MessageView
 from lerobot_serve.zenoh.settings import ZenohSettings
 

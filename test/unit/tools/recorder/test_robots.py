@@ -60,8 +60,11 @@ def test_each_shipped_robot_file_is_understood(path):
 
 
 def test_a_topic_without_a_type_has_the_default_of_robot_files():
-    text = 'state: [{topic: s}]\ncommand: {topic: c}\nintervention: {topic: /leader}'
+    text = 'state: [{topic: s}]\ncommand: {topic: c}\nintervention: {topic: /leader}\n'
+    # as edges take it, too
+    text += 'cameras: {front: {topic: /cam, type: sensor_msgs/msg/CompressedImage}}'
     found = robot_topics(text, EDGE)
+    assert found['/cam'] == 'sensor_msgs/msg/CompressedImage'
     assert found['/leader'] == 'sensor_msgs/msg/JointState'
     assert found[resolved('s', EDGE)] == 'sensor_msgs/msg/JointState'
     assert found[resolved('c', EDGE)] == 'trajectory_msgs/msg/JointTrajectory'

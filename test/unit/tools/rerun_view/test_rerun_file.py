@@ -29,8 +29,8 @@ from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.rerun_view import message_view
 from lerobot_serve.tools.rerun_view.destinations import open_sink
-from lerobot_serve.tools.rerun_view.mapping.entries import path_part
-from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
+from lerobot_serve.tools.rerun_view.entries import path_part
+from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
 from lerobot_serve.tools.rerun_view.message_view import MessageView, show_bag
 
 AT = ('robots', ROBOT)
