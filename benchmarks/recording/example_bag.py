@@ -19,6 +19,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from lerobot_serve.sim.arm import Arm, JOINT_NAMES
 from lerobot_serve.sim.cameras import render
 from lerobot_serve.sim.expert import expert_chunk
+from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
@@ -79,12 +80,12 @@ class EdgeBag:
 
     def put(self, topic: str, message: Any, *, sent_ns: int = 0) -> int:
         """Write a message; return its source timestamp."""
-        kind = type(message)
-        package = kind.__module__.partition('.')[0]
-        self.writer.add_topic(BagTopic(topic, f'{package}/msg/{kind.__name__}'))
+        package = type(message).__module__.partition('.')[0]
+        kind = f'{package}/msg/{type(message).__name__}'
+        self.writer.add_topic(BagTopic(topic, kind))
         sent_ns = sent_ns or self.clock_ns - 500_000
         data = serialize_message(message)
-        self.writer.write(topic, data, received_ns=self.clock_ns, sent_ns=sent_ns)
+        self.writer.write(BagMessage(topic, kind, self.clock_ns, data, sent_ns))
         self.clock_ns += 1000
         return sent_ns
 

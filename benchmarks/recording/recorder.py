@@ -58,7 +58,7 @@ def ring_memory() -> Case:
         data = compressed(raw) or raw
         durations_ms.append(1e3 * (time.perf_counter() - begin_s))
         message = BagMessage('/camera/compressed', COMPRESSED_TYPE, 0, data)
-        ring.add(SortedMessage(message, 0, None), number / (2 * FPS))
+        ring.add(SortedMessage(message, None), number / (2 * FPS))
     megabytes = ring.bytes / 1e6
     return Case(
         'ring',

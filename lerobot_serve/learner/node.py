@@ -43,7 +43,7 @@ from lerobot_serve.state_folder import FolderLock, state_path
 from lerobot_serve.telemetry.http_endpoint import start_endpoint
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.manifest import read_manifest
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 from lerobot_serve_interfaces.msg import CanaryState, LearnerState, PolicyVersion, RecordedEpisode
 
 NAME = 'learner'
@@ -177,17 +177,17 @@ def learner_settings(parameters: LearnerParameters, node: str) -> LearnerSetting
     """Return what is fixed at start. Raises ParameterError, UserError."""
     if parameters.trainer != BUILTIN:
         read_trainer_file(Path(parameters.trainer))
-    store = Store.make(Path(parameters.store or ros_home() / VERSIONS_FOLDER).expanduser())
+    store = VersionStore.make(Path(parameters.store or ros_home() / VERSIONS_FOLDER).expanduser())
     return LearnerSettings(
         folder=state_path(parameters.folder, node),
-        store=store.layout.folder,
+        store=store.folder,
         host=socket.gethostname(),
         parent=parent_folder(parameters.parent, store),
         parameters=parameters,
     )
 
 
-def parent_folder(given: str, store: Store) -> Path | None:
+def parent_folder(given: str, store: VersionStore) -> Path | None:
     """Return the folder of the parameter `parent`; None for none. Raises ParameterError."""
     if not given:
         return None

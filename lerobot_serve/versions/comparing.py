@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lerobot_serve.versions.manifest import Manifest, VersionFile
+from lerobot_serve.versions.manifest import Manifest, ManifestFile
 
 FIELDS = ('policy_kind', 'created', 'parent', 'dataset_sha256', 'note', 'hub')
 
@@ -24,8 +24,8 @@ class FileDifference:
     """A file that is in one version alone, or in both with other content."""
 
     path: str
-    first: VersionFile | None
-    second: VersionFile | None
+    first: ManifestFile | None
+    second: ManifestFile | None
 
     @property
     def is_changed(self) -> bool:

@@ -69,7 +69,7 @@ def remove_leftovers(layout: Layout, except_for: str = '') -> None:
             continue
         # a version that is there has nothing to continue
         is_fetch = folder.name.startswith(f'{FETCH}~')
-        is_done = layout.version(folder.name.split('~')[1]).exists() if is_fetch else True
+        is_done = layout.path(folder.name.split('~')[1]).exists() if is_fetch else True
         if is_done or time.time() - folder.stat().st_mtime > LEFTOVER_LIMIT_S:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -100,7 +100,7 @@ def complete(layout: Layout, folder: Path, manifest: Manifest) -> bool:
     Make an incoming folder a version; its files are written and flushed. Return False if the store
     has the same version already. Raises VersionConflict if it has other files, StoreError.
     """
-    target = layout.version(manifest.id)
+    target = layout.path(manifest.id)
     try:
         for each in manifest.files:
             (folder / each.path).chmod(FILE_MODE)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 import os
 from pathlib import Path
+from typing import Self
 
 from lerobot_serve.atomic_file import sync_folder
 from lerobot_serve.versions.errors import store_error, StoreError
@@ -41,7 +42,7 @@ class Layout:
     def incoming(self) -> Path:
         return self.folder / INNER / 'incoming'
 
-    def version(self, version_id: str) -> Path:
+    def path(self, version_id: str) -> Path:
         return self.folder / version_id
 
     def ids(self) -> list[str]:
@@ -51,38 +52,38 @@ class Layout:
         except OSError as error:
             raise store_error(f'store {self.folder} cannot be read', error) from None
 
-
-def opened_layout(folder: Path) -> Layout:
-    """Return the layout of an existing store. Raises StoreError for any other folder."""
-    layout = Layout(Path(os.path.abspath(folder)))
-    if not layout.lock.is_file():
-        raise StoreError(
-            f'{folder} is not a store of versions; name one with --store, or make it with '
-            '`lerobot-serve versions publish` or `fetch`'
-        )
-    return layout
-
-
-def made_layout(folder: Path) -> Layout:
-    """Return the layout of a store, made if the folder is new or empty. Raises StoreError."""
-    layout = Layout(Path(os.path.abspath(folder)))
-    try:
-        if layout.lock.is_file():
-            return layout
-        layout.folder.mkdir(parents=True, exist_ok=True)
-        # of a process that makes the store at the same time, or was killed while it did
-        others = [name for name in os.listdir(layout.folder) if name != INNER]
-        if others and not layout.lock.is_file():
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Return an existing store. Raises StoreError for any other folder."""
+        layout = cls(Path(os.path.abspath(folder)))
+        if not layout.lock.is_file():
             raise StoreError(
-                f'{folder} is not a store of versions and not empty (it holds {min(others)!r}); '
-                'give a new or empty folder'
+                f'{folder} is not a store of versions; name one with --store, or make it with '
+                '`lerobot-serve versions publish` or `fetch`'
             )
-        layout.pins.mkdir(parents=True, exist_ok=True)
-        layout.incoming.mkdir(exist_ok=True)
-        # last, because it makes the folder a store
-        os.close(os.open(layout.lock, os.O_RDWR | os.O_CREAT, 0o644))
-        sync_folder(layout.lock.parent)
-        sync_folder(layout.folder)
-    except OSError as error:
-        raise store_error(f'store {folder} cannot be made', error) from None
-    return layout
+        return layout
+
+    @classmethod
+    def make(cls, folder: Path) -> Self:
+        """Return a store, made if the folder is new or empty. Raises StoreError."""
+        layout = cls(Path(os.path.abspath(folder)))
+        try:
+            if layout.lock.is_file():
+                return layout
+            layout.folder.mkdir(parents=True, exist_ok=True)
+            # of a process that makes the store at the same time, or was killed while it did
+            others = [name for name in os.listdir(layout.folder) if name != INNER]
+            if others and not layout.lock.is_file():
+                raise StoreError(
+                    f'{folder} is not a store of versions and not empty (it holds '
+                    f'{min(others)!r}); give a new or empty folder'
+                )
+            layout.pins.mkdir(parents=True, exist_ok=True)
+            layout.incoming.mkdir(exist_ok=True)
+            # last, because it makes the folder a store
+            os.close(os.open(layout.lock, os.O_RDWR | os.O_CREAT, 0o644))
+            sync_folder(layout.lock.parent)
+            sync_folder(layout.folder)
+        except OSError as error:
+            raise store_error(f'store {folder} cannot be made', error) from None
+        return layout

@@ -63,7 +63,7 @@ def _form(form: str, allowed: str) -> Meta:
 Digest = Annotated[str, _form(SHA256.pattern, '64 hexadecimal digits')]
 
 
-class VersionFile(Record, frozen=True):
+class ManifestFile(Record, frozen=True):
     """One file; `path` is relative to the folder of the version, with / between its parts."""
 
     path: Annotated[str, rule(is_path, PATH_TEXT)]
@@ -109,7 +109,7 @@ class Manifest(Record, frozen=True):
     policy_kind: Annotated[str, _form('[a-z][a-z0-9_]{0,31}', '1 to 32 of a-z, 0-9 and _')]
     created: Annotated[str, rule(_is_time, 'a UTC time such as 2026-11-26T18:30:00Z')]
     files: Annotated[
-        tuple[VersionFile, ...],
+        tuple[ManifestFile, ...],
         rule(
             _are_ordered,
             f'a list of 1 to {FILE_LIMIT} files with different paths, in their order, none below '
@@ -168,7 +168,7 @@ class Manifest(Record, frozen=True):
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
-    def file(self, path: str) -> VersionFile | None:
+    def file(self, path: str) -> ManifestFile | None:
         """Return the file of a path; None for any other path."""
         return next((each for each in self.files if each.path == path), None)
 

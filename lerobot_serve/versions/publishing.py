@@ -35,10 +35,10 @@ from lerobot_serve.versions.manifest import (
     is_path,
     Manifest,
     MANIFEST_FILE,
+    ManifestFile,
     PATH_TEXT,
-    VersionFile,
 )
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 
 # the cache of the Hugging Face hub: models--USER--REPOSITORY/snapshots/COMMIT, with links to blobs
 SNAPSHOTS, BLOBS = 'snapshots', 'blobs'
@@ -74,7 +74,7 @@ class Published:
 
 
 def publish(
-    store: Store,
+    store: VersionStore,
     source: Path,
     identify: Callable[[Path], PolicyIdentity],
     details: Details,
@@ -101,7 +101,7 @@ def publish(
     paths, left_out = policy_paths(source)
     name = temporary_name(PUBLISH, identity.fingerprint)
     try:
-        with incoming_folder(store.layout, name) as folder:
+        with incoming_folder(store, name) as folder:
             files = tuple(
                 _copied(_opened(source, path, follows_links), folder, path, count)
                 for path in paths
@@ -123,7 +123,7 @@ def publish(
                     f'{identity.fingerprint}, that of the copy is {found.fingerprint}; publish '
                     'it when nothing writes to it'
                 )
-            return Published(manifest, complete(store.layout, folder, manifest), left_out)
+            return Published(manifest, complete(store, folder, manifest), left_out)
     except OSError as error:
         raise store_error(f'{source} cannot be published', error) from None
 
@@ -164,7 +164,7 @@ def _collect(source: Path, below: str, found: list[str], hidden: list[str]) -> N
                 )
 
 
-def _copied(read: BinaryIO, folder: Path, path: str, count: CountBytes) -> VersionFile:
+def _copied(read: BinaryIO, folder: Path, path: str, count: CountBytes) -> ManifestFile:
     """Copy an open file and flush it. Raises PublishError, OSError."""
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,7 @@ def _copied(read: BinaryIO, folder: Path, path: str, count: CountBytes) -> Versi
             raise PublishError(
                 f'{path} changed while it was read; publish it when nothing writes to it'
             )
-    return VersionFile(path=path, size_bytes=size, sha256=digest.hexdigest())
+    return ManifestFile(path=path, size_bytes=size, sha256=digest.hexdigest())
 
 
 def _opened(source: Path, path: str, follows_links: bool) -> BinaryIO:

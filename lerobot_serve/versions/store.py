@@ -22,7 +22,7 @@ from lerobot_serve.versions.errors import (
     VersionKept,
 )
 from lerobot_serve.versions.incoming import DELETED, remove_leftovers, temporary_name
-from lerobot_serve.versions.layout import Layout, made_layout, opened_layout
+from lerobot_serve.versions.layout import Layout
 from lerobot_serve.versions.locks import exclusive, store_lock
 from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE, read_manifest
 
@@ -31,7 +31,7 @@ SHOWN_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredVersion:
     """A version of a store; `fault` says why a manifest cannot be read."""
 
     id: str
@@ -44,57 +44,43 @@ class Entry:
         return self.pin is not None
 
 
-class Store:
+class VersionStore(Layout):
     """See the module. It keeps no state of its own."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    __slots__ = ()
 
-    @classmethod
-    def open(cls, folder: Path) -> Store:
-        """Return an existing store. Raises StoreError."""
-        return cls(opened_layout(folder))
-
-    @classmethod
-    def make(cls, folder: Path) -> Store:
-        """Return a store, made in a new or empty folder. Raises StoreError."""
-        return cls(made_layout(folder))
-
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoredVersion]:
         """Return all versions, the newest last, damaged ones first. Raises StoreError."""
-        found = [self._entry(version_id) for version_id in self.layout.ids()]
+        found = [self._entry(version_id) for version_id in self.ids()]
         return sorted(found, key=lambda each: each.manifest.created if each.manifest else '')
 
-    def _entry(self, version_id: str) -> Entry:
+    def _entry(self, version_id: str) -> StoredVersion:
         pin = self.pin_of(version_id)
         try:
-            manifest = read_manifest(self.layout.version(version_id))
+            manifest = read_manifest(self.path(version_id))
         except ManifestError as error:
-            return Entry(version_id, None, str(error), pin)
+            return StoredVersion(version_id, None, str(error), pin)
         if manifest.id != version_id:
-            return Entry(version_id, None, f'its manifest is that of {manifest.id}', pin)
-        return Entry(version_id, manifest, '', pin)
+            return StoredVersion(version_id, None, f'its manifest is that of {manifest.id}', pin)
+        return StoredVersion(version_id, manifest, '', pin)
 
-    def entry(self, given: str) -> Entry:
+    def entry(self, given: str) -> StoredVersion:
         """Return the version of a name; see `find_id`. Raises NoSuchVersion, StoreError."""
-        return self._entry(find_id(given, self.layout.ids(), f'store {self.layout.folder}'))
-
-    def path(self, version_id: str) -> Path:
-        return self.layout.version(version_id)
+        return self._entry(find_id(given, self.ids(), f'store {self.folder}'))
 
     def pin_of(self, version_id: str) -> str | None:
         """Return why a version is pinned; None if it is not."""
         try:
-            return (self.layout.pins / version_id).read_text('utf-8', 'replace').strip()
+            return (self.pins / version_id).read_text('utf-8', 'replace').strip()
         except OSError:
             return None
 
     def pin(self, version_id: str, note: str) -> None:
         """Keep a version from being deleted. Raises NoSuchVersion, StoreError."""
-        file = self.layout.pins / version_id
+        file = self.pins / version_id
         try:
-            with store_lock(self.layout.lock):
-                find_id(version_id, self.layout.ids(), f'store {self.layout.folder}')
+            with store_lock(self.lock):
+                find_id(version_id, self.ids(), f'store {self.folder}')
                 with replacement_of(file, durable=True) as part, open(part, 'w') as opened:
                     opened.write(f'{note}\n')
                     opened.flush()
@@ -105,9 +91,9 @@ class Store:
     def unpin(self, version_id: str) -> None:
         """Remove the pin of a version, if any. Raises StoreError."""
         try:
-            with store_lock(self.layout.lock):
-                (self.layout.pins / version_id).unlink(missing_ok=True)
-                sync_folder(self.layout.pins)
+            with store_lock(self.lock):
+                (self.pins / version_id).unlink(missing_ok=True)
+                sync_folder(self.pins)
         except OSError as error:
             raise store_error(f'{version_id} cannot be unpinned', error) from None
 
@@ -124,13 +110,13 @@ class Store:
         Delete a version. Raises VersionKept if it is pinned or, unless `also_parent`, the parent
         of another one; VersionInUse while a process serves it; NoSuchVersion, StoreError.
         """
-        removed = self.layout.incoming / temporary_name(DELETED, version_id)
+        removed = self.incoming / temporary_name(DELETED, version_id)
         try:
-            with store_lock(self.layout.lock):
-                find_id(version_id, self.layout.ids(), f'store {self.layout.folder}')
+            with store_lock(self.lock):
+                find_id(version_id, self.ids(), f'store {self.folder}')
                 self._check_deletable(version_id, also_parent)
                 self._take_out(version_id, removed)
-                remove_leftovers(self.layout, except_for=removed.name)
+                remove_leftovers(self, except_for=removed.name)
             shutil.rmtree(removed)
         except OSError as error:
             raise store_error(f'{version_id} cannot be deleted', error) from None
@@ -151,7 +137,7 @@ class Store:
 
     def _take_out(self, version_id: str, removed: Path) -> None:
         """Rename a version that no process uses, so that it is gone at once."""
-        folder = self.layout.version(version_id)
+        folder = self.path(version_id)
 
         def in_use() -> VersionInUse:
             return VersionInUse(
@@ -165,7 +151,7 @@ class Store:
         else:
             with exclusive(folder / MANIFEST_FILE, in_use):
                 os.rename(folder, removed)
-        sync_folder(self.layout.folder)
+        sync_folder(self.folder)
 
 
 def find_id(given: str, known: Sequence[str], where: str) -> str:

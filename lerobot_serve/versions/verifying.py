@@ -11,7 +11,7 @@ from pathlib import Path
 from lerobot_serve.versions.errors import DamagedVersion, ManifestError
 from lerobot_serve.versions.file_hash import CountBytes, hash_of, ignore_bytes
 from lerobot_serve.versions.locks import VersionLock
-from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE, read_manifest, VersionFile
+from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE, ManifestFile, read_manifest
 
 SHOWN_FAULTS = 3
 
@@ -56,7 +56,7 @@ def faults_of(folder: Path, manifest: Manifest, count: CountBytes = ignore_bytes
     return faults
 
 
-def _size_fault(folder: Path, file: VersionFile) -> str:
+def _size_fault(folder: Path, file: ManifestFile) -> str:
     path = folder / file.path
     if any((folder / parent).is_symlink() for parent in (file.path, *_parents(file.path))):
         return f'{file.path} is a link'
@@ -70,7 +70,7 @@ def _parents(path: str) -> list[str]:
     return [path.rsplit('/', depth)[0] for depth in range(1, path.count('/') + 1)]
 
 
-def _hash_fault(folder: Path, file: VersionFile, count: CountBytes) -> str:
+def _hash_fault(folder: Path, file: ManifestFile, count: CountBytes) -> str:
     try:
         found = hash_of(folder / file.path, count).hexdigest()
     except (OSError, ValueError) as error:

@@ -49,9 +49,10 @@ class StoredMessage(NamedTuple):
     data: bytes
 
     @property
-    def kind(self) -> str:
-        """Return the name of the type, empty if the file has none."""
-        return self.schema.name if self.schema else ''
+    def message(self) -> BagMessage:
+        """The message; its type is empty if the file has none."""
+        kind = self.schema.name if self.schema else ''
+        return BagMessage(self.channel.topic, kind, self.received_ns, self.data, self.sent_ns)
 
 
 def read(path: Path, on_damage: ReportDamage) -> Iterator[BagMessage]:
@@ -60,9 +61,7 @@ def read(path: Path, on_damage: ReportDamage) -> Iterator[BagMessage]:
     text for each part that cannot be read. Raises BagError for a file that is not MCAP, OSError.
     """
     for found in read_stored(path, on_damage):
-        yield BagMessage(
-            found.channel.topic, found.kind, found.received_ns, found.data, found.sent_ns
-        )
+        yield found.message
 
 
 def read_stored(path: Path, on_damage: ReportDamage) -> Iterator[StoredMessage]:

@@ -21,6 +21,8 @@ DIVERGENCE = f'{INTERFACES}/ShadowDivergence'
 SERVER_STATUS = f'{INTERFACES}/ServerStatus'
 ROUTER_STATE = f'{INTERFACES}/RouterState'
 CANARY_STATE = f'{INTERFACES}/CanaryState'
+TEXT_TYPE, ROBOT_FILE = 'std_msgs/msg/String', 'robot_file'
+DIAGNOSTICS = '/diagnostics'
 
 
 class BagError(UserError, ValueError):
@@ -42,3 +44,18 @@ class BagMessage(NamedTuple):
     def record(self) -> Any:
         """Return it as the class of its type in `contract.records`. Raises Malformed."""
         return decode(getattr(records, self.type.rpartition('/')[2]), self.data)
+
+    @property
+    def node(self) -> str:
+        """The node of a topic `~/...`."""
+        return self.topic.rpartition('/')[0]
+
+    @property
+    def is_robot_file(self) -> bool:
+        """Whether it is ~/robot_file of an edge controller."""
+        return is_robot_file(self.topic, self.type)
+
+
+def is_robot_file(topic: str, kind: str) -> bool:
+    """Return whether it is ~/robot_file of an edge controller."""
+    return kind == TEXT_TYPE and topic.rpartition('/')[2] == ROBOT_FILE

@@ -13,7 +13,7 @@ import struct
 from lerobot_serve.contract.cdr import CdrReader
 from lerobot_serve.contract.codec import read
 from lerobot_serve.contract.records import OpenSessionRequest
-from lerobot_serve.tools.bags.message import BagMessage, PACKAGE
+from lerobot_serve.tools.bags.message import PACKAGE
 
 TOPIC_END, TYPE_END = '/_service_event', '_Event'
 OPEN_SESSION = f'{PACKAGE}/srv/OpenSession{TYPE_END}'
@@ -28,21 +28,6 @@ STAMP_AND_CALLER = struct.Struct('<iI16s')
 def is_service_event(topic: str, kind: str) -> bool:
     """Return whether a topic carries service events, by its names."""
     return topic.endswith(TOPIC_END) and kind.endswith(TYPE_END)
-
-
-class SessionIndex:
-    """The sessions of a bag, of any server or router; the last request counts."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[tuple[str, int], OpenSessionRequest] = {}
-
-    def add(self, message: BagMessage) -> None:
-        """Add a message of any type. Raises Malformed."""
-        if message.type == OPEN_SESSION and (opened := read_open_session(message.data)):
-            self._sessions[opened.client_id, opened.session_epoch] = opened
-
-    def find(self, client_id: str, session_epoch: int) -> OpenSessionRequest | None:
-        return self._sessions.get((client_id, session_epoch))
 
 
 def read_open_session(raw: bytes) -> OpenSessionRequest | None:

@@ -49,7 +49,7 @@ from lerobot_serve.trace.format.records import (
 )
 from lerobot_serve.trace.format.replay_field import chunk_range, repeated_rows
 
-ROBOT_FILE, TEXT_TYPE, ROBOT_FILE_LIMIT_BYTES = 'robot_file', 'std_msgs/msg/String', 1 << 20
+ROBOT_FILE_LIMIT_BYTES = 1 << 20
 LimitsIn = Callable[[str], str]
 # messages of two topics may be recorded this much out of order
 SLACK_NS = 50_000_000
@@ -132,7 +132,7 @@ class BagTrace:
         latest_ns = 0
         for number, message in enumerate(self._bag.read(), 1):
             latest_ns = max(latest_ns, message.stamp_ns)
-            if self._limits_in and message.type == TEXT_TYPE:
+            if self._limits_in and message.is_robot_file:
                 self._read_robot_file(message, self._limits_in)
             for role, name, record in self._records_of(message):
                 run = self._runs.get((role, name))
@@ -148,9 +148,7 @@ class BagTrace:
             each.is_damaged = each.role == 'edge' or not self._bag.is_complete
 
     def _read_robot_file(self, message: BagMessage, limits_in: LimitsIn) -> None:
-        node, _, name = message.topic.rpartition('/')
-        if name != ROBOT_FILE:
-            return
+        node = message.node
         try:
             text = CdrReader(message.data).string(ROBOT_FILE_LIMIT_BYTES, 'robot file')
             self._limits[node] = limits_in(text)
@@ -180,7 +178,7 @@ class BagTrace:
             elif message.type == EDGE_STATE:
                 yield from self._changes(message.stamp_ns, message.record())
             elif message.type == DECISION:
-                node = message.topic.rpartition('/')[0]
+                node = message.node
                 yield 'router', node, decision_record(message.stamp_ns, message.record())
             elif message.type in (OBSERVATION, CHUNK):
                 for pair in self._pairs.add(message):

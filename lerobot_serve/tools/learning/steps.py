@@ -33,7 +33,7 @@ from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import PublishError, VersionError
 from lerobot_serve.versions.manifest import read_manifest, TIME_FORMAT
 from lerobot_serve.versions.publishing import Details, policy_paths, publish
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 from lerobot_serve.versions.verifying import is_version, lock_checked
 
 
@@ -123,5 +123,5 @@ def publish_policy(
         note=job.note,
         sources=job.sources,
     )
-    published = publish(Store.make(job.store), policy, identify, details, count)
+    published = publish(VersionStore.make(job.store), policy, identify, details, count)
     return PublishDone(published.manifest.id)

@@ -11,7 +11,7 @@ from lerobot_serve.router.canary.gate_record import GateRecord, read_record, rec
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import PublishError, VersionError
 from lerobot_serve.versions.manifest import Manifest
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 
 METADATA_FILE = 'metadata.yaml'
 
@@ -19,7 +19,7 @@ METADATA_FILE = 'metadata.yaml'
 def versions(folder: Path) -> list[Manifest]:
     """Return the whole versions of a store, the newest last; none before it is made."""
     with contextlib.suppress(VersionError):
-        return [each.manifest for each in Store.open(folder).entries() if each.manifest]
+        return [each.manifest for each in VersionStore.open(folder).entries() if each.manifest]
     return []
 
 

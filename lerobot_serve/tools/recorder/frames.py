@@ -18,12 +18,13 @@ import simplejpeg
 from lerobot_serve.contract.codec import decode, encode
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.tools.bags.images import (
+    COMPRESSED_TYPE,
     CompressedImage,
     ENCODINGS,
     pixels_of,
     RawImage,
 )
-from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage
+from lerobot_serve.tools.bags.message import BagMessage
 
 SUFFIX = '/compressed'
 # as for policies; about 40 kB for a picture of 480 x 640
@@ -58,15 +59,15 @@ class FrameCompressor:
     """
 
     def __init__(
-        self, deposit: Callable[[ReceivedMessage], None], *, waiting_frames: int = WAITING_FRAMES
+        self, deposit: Callable[[BagMessage], None], *, waiting_frames: int = WAITING_FRAMES
     ) -> None:
         self._deposit, self._limit = deposit, waiting_frames
-        self._waiting: deque[ReceivedMessage] = deque()
+        self._waiting: deque[BagMessage] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self.dropped: Counter[str] = Counter()
 
-    def put(self, message: ReceivedMessage) -> None:
+    def put(self, message: BagMessage) -> None:
         """Add a frame. Executor thread."""
         with self._changed:
             if self._closing:
@@ -93,7 +94,7 @@ class FrameCompressor:
                 message = self._waiting.popleft()
             self._compress(message)
 
-    def _compress(self, message: ReceivedMessage) -> None:
+    def _compress(self, message: BagMessage) -> None:
         try:
             data = compressed(message.data)
         except Malformed:
@@ -102,4 +103,5 @@ class FrameCompressor:
         if data is None:
             self._deposit(message)
         else:
-            self._deposit(message._replace(topic=message.topic + SUFFIX, data=data))
+            topic = message.topic + SUFFIX
+            self._deposit(message._replace(topic=topic, type=COMPRESSED_TYPE, data=data))

@@ -28,12 +28,12 @@ from lerobot_serve.tools.bags.recording.node import (
     TopicRecorderNode,
 )
 from lerobot_serve.tools.bags.recording.type_definitions import type_definition
-from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
-from lerobot_serve.tools.recorder.announcing.announcer import EpisodeAnnouncer
+from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
+from lerobot_serve.tools.recorder.announcer import EpisodeAnnouncer
 from lerobot_serve.tools.recorder.frames import FrameCompressor, SUFFIX
-from lerobot_serve.tools.recorder.robots.known_robots import is_robot_file, KnownRobots, parent
-from lerobot_serve.tools.recorder.robots.silence import Silence
+from lerobot_serve.tools.recorder.known_robots import KnownRobots, parent
 from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
+from lerobot_serve.tools.recorder.silence import Silence
 from lerobot_serve.tools.recorder.strategies.episodic import EpisodicWriter
 from lerobot_serve.tools.recorder.strategies.highlight import HighlightWriter
 from lerobot_serve.zenoh.settings import ZenohSettings
@@ -126,12 +126,11 @@ class RecorderNode(TopicRecorderNode):
 
     # executor thread
 
-    def deposit(self, message: ReceivedMessage, kind: str) -> None:
-        if kind == EDGE_STATE or is_robot_file(message.topic, kind):
-            self._heard.learn(BagMessage(message.topic, kind, message.received_ns, message.data))
-        if kind == EDGE_STATE:
+    def deposit(self, message: BagMessage) -> None:
+        self._heard.learn(message)
+        if message.type == EDGE_STATE:
             self._on_state(message.topic)
-        if self._compressor and kind == RAW_TYPE:
+        if self._compressor and message.type == RAW_TYPE:
             self._compressor.put(message)
         else:
             self.recording.put(message)

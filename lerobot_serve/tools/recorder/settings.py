@@ -14,6 +14,8 @@ from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.write_queue import NO_LIMITS, RecordingLimits
 from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.recorder.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.options import (
     CONTINUOUS,
     EPISODIC,
@@ -22,8 +24,6 @@ from lerobot_serve.tools.recorder.options import (
     SENTRY,
     STRATEGIES,
 )
-from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
-from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.strategies.episodic import (
     EpisodeRules,
     EpisodicWriter,
@@ -41,7 +41,6 @@ class ContinuousWriter:
 
     def __init__(self, bag: BagWriter, robots: KnownRobots) -> None:
         self.bag, self._robots = bag, robots
-        self._types: dict[str, str] = {}
         self.counts = bag.contents.counts
 
     @property
@@ -53,14 +52,12 @@ class ContinuousWriter:
         return self.bag.size_bytes
 
     def add_topic(self, topic: BagTopic) -> None:
-        self._types[topic.name] = topic.type
         self.bag.add_topic(topic)
 
-    def write(self, topic: str, data: bytes, *, received_ns: int, sent_ns: int) -> None:
-        message = BagMessage(topic, self._types[topic], received_ns, data)
+    def write(self, message: BagMessage) -> None:
         self._robots.learn(message)
         if self._robots.wants(self._robots.owners(message)):
-            self.bag.write(topic, data, received_ns=received_ns, sent_ns=sent_ns)
+            self.bag.write(message)
 
     def flush(self) -> None:
         self.bag.flush()

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 from lerobot_serve.contract.data_path.chunk import read_reply_summary
 from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.bags.message import CHUNK
 from lerobot_serve.tools.bags.reader import Bag, is_bag
 from lerobot_serve.tools.bags.request_pairs import is_no_second_draw, RequestPairer
-from lerobot_serve.tools.bags.service_events import SessionIndex
+from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session
 from lerobot_serve.tools.traces.query import TraceQuery
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import incident_file, replay_field
@@ -48,7 +49,9 @@ class BagSource:
     def __init__(self, path: Path) -> None:
         self._bag = Bag(path)
         self._pairs = RequestPairer()
-        self._sessions, self._events_unread = SessionIndex(), 0
+        # by client and session; the last request counts
+        self._sessions: dict[tuple[str, int], OpenSessionRequest] = {}
+        self._events_unread = 0
         self._policies = count_policies(self._survey())
 
     def _survey(self) -> Iterator[bytes]:
@@ -59,7 +62,8 @@ class BagSource:
             if message.type == CHUNK and is_no_second_draw(message.topic):
                 yield message.data
             try:
-                self._sessions.add(message)
+                if message.type == OPEN_SESSION and (opened := read_open_session(message.data)):
+                    self._sessions[opened.client_id, opened.session_epoch] = opened
             except Malformed:
                 self._events_unread += 1
 
@@ -71,7 +75,7 @@ class BagSource:
         self._pairs = RequestPairer()
         for pair in self._pairs.join(self._bag.read()):
             start = read_envelope(pair.request)
-            agreed = self._sessions.find(start.client_id, start.header.session_epoch)
+            agreed = self._sessions.get((start.client_id, start.header.session_epoch))
             info = {name: getattr(agreed, name) for name in TERMS} if agreed else {}
             yield ReplayRequest(pair.request, pair.reply, info)
 

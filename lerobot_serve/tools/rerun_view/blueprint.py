@@ -12,7 +12,7 @@ from typing import Any
 import rerun as rr
 import rerun.blueprint as rrb
 
-from lerobot_serve.tools.rerun_view.mapping.entries import (
+from lerobot_serve.tools.rerun_view.entries import (
     CAMERAS,
     EVENTS,
     IMAGES,

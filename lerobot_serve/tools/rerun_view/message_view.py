@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.names import node_name
@@ -13,12 +13,15 @@ from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.request_pairs import is_robot_reply_topic
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION
-from lerobot_serve.tools.rerun_view.mapping.entries import Entry, Layout
-from lerobot_serve.tools.rerun_view.mapping.message_mapping import (
+from lerobot_serve.tools.rerun_view.message_mapping import (
     MessageMapping,
     OF_NODES,
     OF_ROBOTS,
 )
+
+if TYPE_CHECKING:
+    # it imports the package rerun
+    from lerobot_serve.tools.rerun_view.rerun_sink import RerunSink
 
 # few messages, whatever the fleet
 OF_ALL = frozenset({*OF_ROBOTS, *OF_NODES, OPEN_SESSION}) - {EXECUTED}
@@ -77,26 +80,11 @@ def _parent(name: str) -> str:
 FLUSH_BYTES = 16 << 20
 
 
-class Sink(Protocol):
-    """What shows entries. All methods but `abort` raise OSError if the viewer or disk is gone."""
-
-    destination: str
-
-    def show(self, entries: Iterable[Entry], layout: Layout) -> None: ...
-
-    def flush(self, layout: Layout) -> None: ...
-
-    def close(self, layout: Layout) -> None: ...
-
-    def abort(self) -> None: ...
-
-
 class MessageView:
-    """A MessageWriter for a queue of received messages; `add` is for messages of a bag."""
+    """A MessageWriter, for a queue of received messages and for those of a bag."""
 
-    def __init__(self, mapping: MessageMapping, sink: Sink) -> None:
+    def __init__(self, mapping: MessageMapping, sink: RerunSink) -> None:
         self.mapping, self._sink = mapping, sink
-        self._types: dict[str, str] = {}
         self._unflushed_bytes = 0
         self.messages = 0
 
@@ -110,13 +98,9 @@ class MessageView:
         return 0
 
     def add_topic(self, topic: BagTopic) -> None:
-        self._types[topic.name] = topic.type
+        """Do nothing: a message has its type."""
 
-    def write(self, topic: str, data: bytes, *, received_ns: int, sent_ns: int) -> None:
-        """Show a message of a topic that was added. Raises OSError."""
-        self.add(BagMessage(topic, self._types[topic], received_ns, data))
-
-    def add(self, message: BagMessage) -> None:
+    def write(self, message: BagMessage) -> None:
         """Show a message. Raises OSError."""
         self.messages += 1
         self._sink.show(self.mapping.add(message), self.mapping.layout)
@@ -150,7 +134,7 @@ def show_bag(bag: Bag, view: MessageView, is_stopped: Callable[[], bool]) -> boo
             if is_stopped():
                 is_whole = False
                 break
-            view.add(message)
+            view.write(message)
     except BaseException:
         view.abort()
         raise

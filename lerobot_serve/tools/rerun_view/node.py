@@ -9,15 +9,19 @@ thread `writing` owns mapping and viewer.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.recording.node import connect_to_zenoh, TopicRecorderNode
 from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
-from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
-from lerobot_serve.tools.rerun_view.message_view import LiveTopics, MessageView, Sink
+from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
+from lerobot_serve.tools.rerun_view.message_view import LiveTopics, MessageView
 from lerobot_serve.zenoh.settings import ZenohSettings
+
+if TYPE_CHECKING:
+    from lerobot_serve.tools.rerun_view.rerun_sink import RerunSink
 
 # messages that wait while the viewer is slow
 WAITING_LIMIT_BYTES = 64 << 20
@@ -29,15 +33,15 @@ ROBOT_LIMIT_S = 10.0
 class LiveView(MessageView):
     """Ends when the robot is unknown: others are heard for ROBOT_LIMIT_S. Writing thread."""
 
-    def __init__(self, mapping: MessageMapping, sink: Sink, topics: LiveTopics) -> None:
+    def __init__(self, mapping: MessageMapping, sink: RerunSink, topics: LiveTopics) -> None:
         super().__init__(mapping, sink)
         self._topics = topics
         self._deadline_s = time.monotonic() + ROBOT_LIMIT_S
         self.refusal: UserError | None = None
 
-    def add(self, message: BagMessage) -> None:
+    def write(self, message: BagMessage) -> None:
         self._topics.learn(message)
-        super().add(message)
+        super().write(message)
 
     def flush(self) -> None:
         """As in a bag. Raises OSError, also for an unknown robot."""
@@ -61,7 +65,7 @@ class RerunViewNode(TopicRecorderNode):
         self,
         runtime: NodeRuntime,
         mapping: MessageMapping,
-        sink: Sink,
+        sink: RerunSink,
         zenoh: ZenohSettings | None = None,
     ) -> None:
         """`zenoh` has endpoints whose requests and replies are shown, too. Raises UserError."""

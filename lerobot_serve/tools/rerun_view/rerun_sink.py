@@ -20,7 +20,7 @@ from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.picture_headers import PNG
 from lerobot_serve.tools.rerun_view.blueprint import make_blueprint
-from lerobot_serve.tools.rerun_view.mapping.entries import (
+from lerobot_serve.tools.rerun_view.entries import (
     CONTROL_STEP,
     Entry,
     Event,

@@ -13,7 +13,7 @@ from lerobot_serve.tools.output.report import Facts, Part, Report, Table
 from lerobot_serve.versions.comparing import Differences, FileDifference
 from lerobot_serve.versions.manifest import Manifest
 from lerobot_serve.versions.publishing import Published
-from lerobot_serve.versions.store import Entry, Store
+from lerobot_serve.versions.store import StoredVersion, VersionStore
 
 HEADS = ('VERSION', 'KIND', 'SIZE', 'CREATED', 'PARENT', 'STATE', 'NOTE')
 FILE_HEADS = ('FILE', 'SIZE', 'SHA-256')
@@ -30,14 +30,14 @@ def size_text(size_bytes: float) -> str:
     return f'{size_bytes:.3g} {UNITS[-1]}'
 
 
-def table(entries: Sequence[Entry], folder: Path) -> Part:
+def table(entries: Sequence[StoredVersion], folder: Path) -> Part:
     """Return the versions of a store, one a line."""
     if not entries:
         return f'{folder}: no versions; lerobot-serve versions publish FOLDER adds one'
     return Table(HEADS, [_row(each) for each in entries])
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: StoredVersion) -> tuple[str, ...]:
     states = ['pinned'] if entry.is_pinned else []
     manifest = entry.manifest
     if manifest is None:
@@ -53,7 +53,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def details(entry: Entry, folder: Path) -> list[Part]:
+def details(entry: StoredVersion, folder: Path) -> list[Part]:
     """Return one version with all its files."""
     manifest = entry.manifest
     if manifest is None:
@@ -108,7 +108,7 @@ def published_lines(published: Published, folder: Path) -> list[str]:
     ]
 
 
-def entry_json(entry: Entry, store: Store) -> dict[str, Any]:
+def entry_json(entry: StoredVersion, store: VersionStore) -> dict[str, Any]:
     """Return a version for JSON."""
     return {
         'id': entry.id,
@@ -131,5 +131,5 @@ def verified_report(faults: dict[str, list[str]]) -> Report:
     return Report({'versions': found}, lines or ['no versions'], int(any(faults.values())))
 
 
-def total_bytes(entries: Iterable[Entry]) -> int:
+def total_bytes(entries: Iterable[StoredVersion]) -> int:
     return sum(each.manifest.size_bytes for each in entries if each.manifest)

@@ -29,8 +29,8 @@ from lerobot_serve.versions.incoming import (
     temporary_name,
     write_manifest,
 )
-from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE, VersionFile
-from lerobot_serve.versions.store import find_id, Store
+from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE, ManifestFile
+from lerobot_serve.versions.store import find_id, VersionStore
 from lerobot_serve.versions.transfer.source import VersionSource
 
 ATTEMPTS, FIRST_WAIT_S = 5, 1.0
@@ -57,7 +57,7 @@ class Fetched:
 class Fetch:
     """How versions are fetched; `count` gets the bytes that are done, `sleep` waits."""
 
-    store: Store
+    store: VersionStore
     source: VersionSource
     check: CheckFolder = lambda folder, manifest: None
     count: CountBytes = ignore_bytes
@@ -80,7 +80,7 @@ class Fetch:
         key = hashlib.sha256(manifest.encoded()).hexdigest()[:16]
         name = temporary_name(FETCH, manifest.id, key)
         try:
-            with incoming_folder(self.store.layout, name, keeps=True) as folder:
+            with incoming_folder(self.store, name, keeps=True) as folder:
                 return Fetched(manifest, self._fill(folder, manifest), self.transferred_bytes)
         except OSError as error:
             raise store_error(f'{manifest.id} cannot be fetched', error) from None
@@ -108,7 +108,7 @@ class Fetch:
             # whole and wrong: nothing to continue
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return complete(self.store.layout, folder, manifest)
+        return complete(self.store, folder, manifest)
 
     def _check_space(self, folder: Path, manifest: Manifest) -> None:
         there = sum(path.stat().st_size for path in folder.rglob('*') if path.is_file())
@@ -116,11 +116,11 @@ class Fetch:
         if manifest.size_bytes - there > free_bytes:
             raise StoreError(
                 f'{manifest.id} needs {(manifest.size_bytes - there) / 1e9:.2f} GB more, '
-                f'{self.store.layout.folder} has {free_bytes / 1e9:.2f} GB free; make room, or '
+                f'{self.store.folder} has {free_bytes / 1e9:.2f} GB free; make room, or '
                 'name a store on another disk with --store'
             )
 
-    def _fetch_file(self, path: Path, version_id: str, file: VersionFile) -> None:
+    def _fetch_file(self, path: Path, version_id: str, file: ManifestFile) -> None:
         had_part = path.exists()
         try:
             self._retried(lambda: self._continue(path, version_id, file))
@@ -132,7 +132,7 @@ class Fetch:
             self._retried(lambda: self._continue(path, version_id, file, no_part=True))
 
     def _continue(
-        self, path: Path, version_id: str, file: VersionFile, *, no_part: bool = False
+        self, path: Path, version_id: str, file: ManifestFile, *, no_part: bool = False
     ) -> None:
         """Fetch the rest of a file and compare its hash. Raises FetchError, OSError."""
         digest = hash_of(path) if path.exists() else hashlib.sha256()
@@ -153,7 +153,7 @@ class Fetch:
             )
 
     def _transfer(
-        self, path: Path, version_id: str, file: VersionFile, start: int, digest: hashlib._Hash
+        self, path: Path, version_id: str, file: ManifestFile, start: int, digest: hashlib._Hash
     ) -> hashlib._Hash:
         """Return the hash of the whole file, written and flushed."""
         with self.source.open(version_id, file, start) as opened:

@@ -31,8 +31,8 @@ from lerobot_serve.versions.manifest import (
     Manifest,
     MANIFEST_FILE,
     MANIFEST_LIMIT_BYTES,
+    ManifestFile,
     parsed_manifest,
-    VersionFile,
 )
 from lerobot_serve.versions.transfer.source import Opened
 
@@ -120,14 +120,14 @@ class HttpSource:
         return parsed_manifest(self._small(path), f'{self.name}/{path}')
 
     @contextlib.contextmanager
-    def open(self, version_id: str, file: VersionFile, start: int) -> Iterator[Opened]:
+    def open(self, version_id: str, file: ManifestFile, start: int) -> Iterator[Opened]:
         path = f'{version_id}/{file.path}'
         with self._asked(path, start) as (reply, _):
             begins = self._start_of(reply, path, file, start)
             yield Opened(begins, self._blocks(reply, path, file.size_bytes - begins))
 
     def _start_of(
-        self, reply: http.client.HTTPResponse, path: str, file: VersionFile, start: int
+        self, reply: http.client.HTTPResponse, path: str, file: ManifestFile, start: int
     ) -> int:
         """Return where a reply begins. Raises FetchError unless it is the rest of the file."""
         if reply.status == 206:

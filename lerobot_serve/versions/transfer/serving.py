@@ -31,7 +31,7 @@ from lerobot_serve.versions.errors import StoreError, VersionError
 from lerobot_serve.versions.file_hash import open_regular
 from lerobot_serve.versions.locks import held
 from lerobot_serve.versions.manifest import ID, MANIFEST_FILE, read_manifest
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 from lerobot_serve.versions.transfer.http_files import LIST_PATH
 from lerobot_serve.versions.transfer.places import Places
 
@@ -69,7 +69,7 @@ class StoreHttpServer:
 
     def __init__(
         self,
-        store: Store,
+        store: VersionStore,
         settings: HttpSettings | None = None,
         log: Callable[[str], object] = lambda line: None,
     ) -> None:
@@ -107,7 +107,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, store: Store, settings: HttpSettings, log: Callable[[str], object]) -> None:
+    def __init__(
+        self, store: VersionStore, settings: HttpSettings, log: Callable[[str], object]
+    ) -> None:
         self.store, self.tokens, self.log = store, settings.tokens, log
         self._tls = settings.tls
         self.places = Places(settings.connections)

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from lerobot_serve.versions.errors import FetchError, VersionError
 from lerobot_serve.versions.file_hash import blocks_of, open_regular
-from lerobot_serve.versions.layout import opened_layout
+from lerobot_serve.versions.layout import Layout
 from lerobot_serve.versions.locks import held
-from lerobot_serve.versions.manifest import Manifest, read_manifest, VersionFile
+from lerobot_serve.versions.manifest import Manifest, ManifestFile, read_manifest
 from lerobot_serve.versions.verifying import is_version
 
 
@@ -38,7 +38,7 @@ class VersionSource(Protocol):
     def manifest(self, version_id: str) -> Manifest: ...
 
     def open(
-        self, version_id: str, file: VersionFile, start: int
+        self, version_id: str, file: ManifestFile, start: int
     ) -> contextlib.AbstractContextManager[Opened]:
         """Open a file at an offset; its blocks end where the file ends."""
         ...
@@ -52,18 +52,18 @@ class FolderSource:
         self.name, self._folder = str(folder), folder
         self._is_version = is_version(folder)
         if not self._is_version:
-            opened_layout(folder)
+            Layout.open(folder)
 
     def ids(self) -> list[str]:
         if self._is_version:
             return [self._read(self._folder).id]
-        return opened_layout(self._folder).ids()
+        return Layout.open(self._folder).ids()
 
     def manifest(self, version_id: str) -> Manifest:
         return self._read(self._path(version_id))
 
     @contextlib.contextmanager
-    def open(self, version_id: str, file: VersionFile, start: int) -> Iterator[Opened]:
+    def open(self, version_id: str, file: ManifestFile, start: int) -> Iterator[Opened]:
         path = self._path(version_id) / file.path
         try:
             with held(self._path(version_id)), open_regular(path) as opened:

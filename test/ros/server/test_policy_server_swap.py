@@ -20,7 +20,7 @@ from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.versions.errors import VersionInUse
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 
 CHANGED = Flag.POLICY_CHANGED
 
@@ -132,7 +132,7 @@ def test_a_killed_server_starts_with_the_policy_of_its_parameters(
 
 
 @pytest.fixture
-def store(tmp_path) -> Store:
+def store(tmp_path) -> VersionStore:
     """A store with two versions of one policy."""
     pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
     from safetensors.numpy import load_file, save_file
@@ -149,13 +149,13 @@ def store(tmp_path) -> Store:
     for policy in (reach, other):
         words = ['versions', 'publish', str(policy), '--store', folder, '--follow-links']
         assert main(words) == 0
-    return Store.open(Path(folder))
+    return VersionStore.open(Path(folder))
 
 
 @pytest.mark.slow
 def test_the_hold_of_a_version_moves_with_the_swap(rig, swapper, store):
-    first, second = store.layout.ids()
-    rig.start(policy_path=str(store.path(first)), policy_root=str(store.layout.folder))
+    first, second = store.ids()
+    rig.start(policy_path=str(store.path(first)), policy_root=str(store.folder))
     assert rig.status().policy == first
     # by the digits of its hash, as everywhere
     assert swapper.run(second.partition('@')[2][:8]).policy == second
@@ -166,9 +166,20 @@ def test_the_hold_of_a_version_moves_with_the_swap(rig, swapper, store):
 
 
 @pytest.mark.slow
+def test_a_damaged_version_is_not_swapped_in(rig, swapper, store):
+    first, second = store.ids()
+    damage(store, second)
+    rig.start(policy_path=str(store.path(first)), policy_root=str(store.folder))
+    assert swapper.begin(second).accepted
+    status = swapper.ended()
+    assert (status.swap, status.policy) == (FAILED, first)
+    assert 'is damaged: model.safetensors has another SHA-256' in status.swap_text
+
+
+@pytest.mark.slow
 def test_the_version_that_is_served_is_done_already(rig, swapper, store):
-    first, _ = store.layout.ids()
-    rig.start(policy_path=str(store.path(first)), policy_root=str(store.layout.folder))
+    first, _ = store.ids()
+    rig.start(policy_path=str(store.path(first)), policy_root=str(store.folder))
     status = swapper.run(first)
     assert status.swap_text == f'{first} is served already; nothing was changed'
 
@@ -197,7 +208,7 @@ def fetched(tmp_path):
             assert process.wait(LIMIT_S) == 0
         finally:
             process.kill()
-    return Store.open(store)
+    return VersionStore.open(store)
 
 
 @pytest.mark.slow
@@ -228,7 +239,7 @@ def test_a_fetched_version_answers_and_is_kept_while_it_is_served(rig, fetched):
 
 
 def test_a_damaged_version_is_not_served(rig, fetched):
-    (version_id,) = fetched.layout.ids()
+    (version_id,) = fetched.ids()
     damage(fetched, version_id)
     rig.start(until='unconfigured', autostart=False, policy_path=str(fetched.path(version_id)))
     assert not rig.change_state('configure')

@@ -21,7 +21,7 @@ from support.waiting import wait_until
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.traces.reader import read_records
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 
 pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 
@@ -62,11 +62,11 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str, str]] = {
 
 
 @pytest.fixture
-def store(tmp_path) -> Store:
+def store(tmp_path) -> VersionStore:
     """A store with the policy that is served."""
     folder = tmp_path / 'store'
     publish(Path(shared_file('config/policies/reach')), folder)
-    return Store.open(folder)
+    return VersionStore.open(folder)
 
 
 def publish(policy: Path, store: Path) -> None:
@@ -89,15 +89,15 @@ def test_a_version_that_may_not_be_served_is_refused_counted_and_traced(
     rig, node, store, tmp_path, name
 ):
     change, fault, remedy = REFUSED[name]
-    (served,) = store.layout.ids()
-    publish(changed(tmp_path / 'changed', change), store.layout.folder)
-    (other,) = set(store.layout.ids()) - {served}
+    (served,) = store.ids()
+    publish(changed(tmp_path / 'changed', change), store.folder)
+    (other,) = set(store.ids()) - {served}
     if change is unchanged:
         damage(store, other)
     port = free_port()
     rig.start(
         policy_path=str(store.path(served)),
-        policy_root=str(store.layout.folder),
+        policy_root=str(store.folder),
         metrics_port=port,
         trace_folder=tmp_path / 'trace',
     )

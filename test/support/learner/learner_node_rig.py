@@ -29,12 +29,11 @@ from lerobot_serve_interfaces.msg import (
     RecordedEpisode as RecordedEpisodeMessage,
 )
 from support.learner.recorded_bags import record_episode
+from support.learner.trainer_rig import REACH
 from support.nodes.service_asking import ask as ask_service
-from support.paths import REPOSITORY
 from support.waiting import wait_until
 
 LIMIT_S = 150.0
-REACH = REPOSITORY / 'config' / 'policies' / 'reach'
 ROUTER = '/played_router'
 # prints how far it is, copies the parent and changes a bit of a weight, once a file allows it
 TRAINING_STEPS = 100

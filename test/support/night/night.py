@@ -15,7 +15,7 @@ from lerobot_serve.tools.loop import observing
 from lerobot_serve.tools.loop.journal import JOURNAL_FILE, read_journal
 from lerobot_serve.tools.loop.settings import LoopSettings
 from lerobot_serve.tools.versions.identity import identify
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 from lerobot_serve_interfaces.msg import CanaryState
 from support.night.checks import Checks
 from support.night.clock import NightClock
@@ -68,7 +68,7 @@ class Night:
         (folder / 'trainer.yaml').write_text(SHORT)
         (folder / 'robot.yaml').write_text(ROBOT)
         self.gates.mkdir()
-        Store.make(self.store)
+        VersionStore.make(self.store)
         self.first = identify(parent).fingerprint
         self.world = World(self.first, seed)
         self.damaged: set[str] = set()

@@ -28,8 +28,7 @@ def begin(folder: Path, messages: Iterable[BagMessage], *, every: int = 1) -> Ba
     writer = BagWriter(folder, distro='jazzy')
     for number, message in enumerate(messages, 1):
         writer.add_topic(BagTopic(message.topic, message.type, 'ros2msg', 'string data\n'))
-        stamp_ns = message.stamp_ns
-        writer.write(message.topic, message.data, received_ns=stamp_ns, sent_ns=stamp_ns)
+        writer.write(message._replace(sent_ns=message.stamp_ns))
         if number % every == 0:
             writer.flush()
     return writer

@@ -11,11 +11,11 @@ from lerobot_serve.contract import records
 from lerobot_serve.contract.cdr import CdrWriter
 from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.types import Time
-from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, OUTCOME
+from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, OUTCOME, TEXT_TYPE
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic, OfferedProfile
-from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots, TEXT_TYPE
-from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.strategies.episodic import EpisodeRules, EpisodicWriter
 from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
 
@@ -138,7 +138,7 @@ class RecorderRig:
             self.writer.add_topic(BagTopic(topic, kind, profiles=profiles))
         self.sent += 1
         # the source timestamp identifies a message, whatever its time of reception
-        self.writer.write(topic, data, received_ns=self.stamp_ns, sent_ns=self.sent)
+        self.writer.write(BagMessage(topic, kind, self.stamp_ns, data, self.sent))
 
     def introduce(self, edge: str = EDGE, client_id: str = ROBOT) -> None:
         """Send what an edge latches when it starts."""

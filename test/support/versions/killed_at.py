@@ -17,7 +17,7 @@ import signal
 import sys
 
 from lerobot_serve.versions import file_hash, publishing
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 from lerobot_serve.versions.transfer.fetching import Fetch
 from lerobot_serve.versions.transfer.source import FolderSource
 from support.versions.version_rig import check_whole, policy_folder, published
@@ -49,17 +49,17 @@ def killed(work: Callable[[], object], at: int) -> bool:
 def main(what: str, folder: Path) -> None:
     file_hash.BLOCK_BYTES = publishing.BLOCK_BYTES = BLOCK_BYTES
     policy = policy_folder(folder / 'policy')
-    origin = Store.make(folder / 'origin')
+    origin = VersionStore.make(folder / 'origin')
     wanted = published(origin, policy)
     has_been_there = False
     for at in range(1, 10_000):
         target = folder / f'store_{at}'
-        store = Store.make(target)
+        store = VersionStore.make(target)
         if what == 'delete':
             published(store, policy)
         operations = {
             'publish': partial(published, store, policy),
-            'fetch': partial(Fetch(store, FolderSource(origin.layout.folder)).run, wanted.id),
+            'fetch': partial(Fetch(store, FolderSource(origin.folder)).run, wanted.id),
             'delete': partial(store.delete, wanted.id),
         }
         was_killed = killed(operations[what], at)
@@ -67,16 +67,16 @@ def main(what: str, folder: Path) -> None:
         assert there in ([], [wanted.id]), there
         has_been_there |= was_killed and bool(there)
         # the next process is not in the way of what the killed one left
-        had = sum(p.stat().st_size for p in store.layout.incoming.rglob('*.safetensors'))
+        had = sum(p.stat().st_size for p in store.incoming.rglob('*.safetensors'))
         if what == 'fetch':
-            done = Fetch(store, FolderSource(origin.layout.folder)).run(wanted.id)
+            done = Fetch(store, FolderSource(origin.folder)).run(wanted.id)
             assert there or done.transferred_bytes <= wanted.size_bytes - had
         else:
             published(store, policy)
         assert check_whole(store) == [wanted.id]
         # a change of the store removes what is left
         store.delete(wanted.id)
-        assert not list(store.layout.incoming.iterdir())
+        assert not list(store.incoming.iterdir())
         shutil.rmtree(target)
         if not was_killed:
             assert has_been_there

@@ -9,7 +9,7 @@ import random
 from lerobot_serve.policies.files.policy_folder import fingerprint
 from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE
 from lerobot_serve.versions.publishing import Details, PolicyIdentity, publish
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 from lerobot_serve.versions.verifying import check
 
 CREATED = '2026-11-26T18:30:00Z'
@@ -31,26 +31,26 @@ def identify(folder: Path) -> PolicyIdentity:
     return PolicyIdentity(fingerprint('act', files), 'lerobot')
 
 
-def published(store: Store, folder: Path, **details: object) -> Manifest:
+def published(store: VersionStore, folder: Path, **details: object) -> Manifest:
     return publish(store, folder, identify, Details(**{'created': CREATED, **details})).manifest
 
 
-def version(store: Store, folder: Path, seed: int = 1, **details: object) -> Manifest:
+def version(store: VersionStore, folder: Path, seed: int = 1, **details: object) -> Manifest:
     """Make a policy of a seed and publish it."""
     return published(store, policy_folder(folder / f'policy_{seed}', seed), **details)
 
 
-def check_whole(store: Store) -> list[str]:
+def check_whole(store: VersionStore) -> list[str]:
     """Fail unless each version of a store has all it names; return their ids."""
-    ids = store.layout.ids()
+    ids = store.ids()
     for each in ids:
         assert check(store.path(each)).id == each
-    others = {path.name for path in store.layout.folder.iterdir()} - {*ids, '.store'}
+    others = {path.name for path in store.folder.iterdir()} - {*ids, '.store'}
     assert not others
     return ids
 
 
-def damage(store: Store, version_id: str, name: str = 'model.safetensors') -> Path:
+def damage(store: VersionStore, version_id: str, name: str = 'model.safetensors') -> Path:
     """Change one byte of a file; return it."""
     file = store.path(version_id) / name
     data = bytearray(file.read_bytes())
@@ -60,7 +60,7 @@ def damage(store: Store, version_id: str, name: str = 'model.safetensors') -> Pa
     return file
 
 
-def rewritten_manifest(store: Store, version_id: str, old: str, new: str) -> None:
+def rewritten_manifest(store: VersionStore, version_id: str, old: str, new: str) -> None:
     file = store.path(version_id) / MANIFEST_FILE
     text = file.read_text()
     assert old in text

@@ -32,7 +32,7 @@ from lerobot_serve.versions.errors import (
     VersionError,
     VersionInUse,
 )
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 from lerobot_serve.versions.transfer import fetching, http_files
 from lerobot_serve.versions.transfer.fetching import ATTEMPTS, Fetch
 from lerobot_serve.versions.transfer.http_files import HttpSource, Limits, ServerAddress
@@ -45,12 +45,12 @@ QUICK = Limits(read_s=0.2, head_s=0.4)
 
 @pytest.fixture
 def origin(tmp_path):
-    return Store.make(tmp_path / 'origin')
+    return VersionStore.make(tmp_path / 'origin')
 
 
 @pytest.fixture
 def store(tmp_path):
-    return Store.make(tmp_path / 'store')
+    return VersionStore.make(tmp_path / 'store')
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def wanted(origin, tmp_path):
 def source(request, origin, wanted):
     """The same version from each kind of source."""
     if request.param == 'folder':
-        yield FolderSource(origin.layout.folder)
+        yield FolderSource(origin.folder)
     elif request.param == 'version':
         yield FolderSource(origin.path(wanted.id))
     else:
@@ -71,11 +71,13 @@ def source(request, origin, wanted):
         server.close()
 
 
-def fetch(store: Store, source: object, given: str = 'act', **others: object):
+def fetch(store: VersionStore, source: object, given: str = 'act', **others: object):
     return Fetch(store, source, sleep=lambda _: None, **others).run(given)
 
 
-def refused(store: Store, source: object, error: type = FetchError, given: str = 'act') -> str:
+def refused(
+    store: VersionStore, source: object, error: type = FetchError, given: str = 'act'
+) -> str:
     """Return why a fetch is refused; nothing of it is a version."""
     with pytest.raises(error) as found:
         fetch(store, source, given)
@@ -83,12 +85,8 @@ def refused(store: Store, source: object, error: type = FetchError, given: str =
     return str(found.value)
 
 
-def partial(store: Store) -> dict[str, int]:
-    return {
-        path.name: path.stat().st_size
-        for path in store.layout.incoming.rglob('*')
-        if path.is_file()
-    }
+def partial(store: VersionStore) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in store.incoming.rglob('*') if path.is_file()}
 
 
 def test_a_version_is_fetched_with_its_manifest(origin, store, source, wanted):
@@ -97,7 +95,7 @@ def test_a_version_is_fetched_with_its_manifest(origin, store, source, wanted):
     assert (done.manifest, done.is_new) == (wanted, True)
     assert done.transferred_bytes == sum(counted) == wanted.size_bytes
     assert check_whole(store) == [wanted.id]
-    assert not list(store.layout.incoming.iterdir())
+    assert not list(store.incoming.iterdir())
     for name in (WEIGHTS, 'version.json'):
         of = [(each.path(wanted.id) / name).read_bytes() for each in (origin, store)]
         assert of[0] == of[1]
@@ -137,7 +135,7 @@ def test_a_manifest_under_another_name_is_refused(origin, store, wanted):
     other = f'act@{"0" * 16}'
     origin.path(wanted.id).rename(origin.path(other))
     with pytest.raises(FetchError, match=f'the manifest of {wanted.id} under the name {other}'):
-        fetch(store, FolderSource(origin.layout.folder))
+        fetch(store, FolderSource(origin.folder))
 
 
 def test_other_files_under_an_id_that_is_there_are_refused(origin, store, wanted, tmp_path):
@@ -146,7 +144,7 @@ def test_other_files_under_an_id_that_is_there_are_refused(origin, store, wanted
     mine = published(store, policy)
     assert mine.id == wanted.id
     with pytest.raises(VersionConflict, match=r'README\.md differ'):
-        fetch(store, FolderSource(origin.layout.folder))
+        fetch(store, FolderSource(origin.folder))
     assert (store.path(mine.id) / 'README.md').exists()
 
 
@@ -177,7 +175,7 @@ class Breaking(FolderSource):
 
 
 def test_a_broken_connection_is_continued(origin, store, wanted):
-    source = Breaking(origin.layout.folder, at=700, times=3)
+    source = Breaking(origin.folder, at=700, times=3)
     done = fetch(store, source)
     assert source.starts == [0, 700, 1400, 2100]
     assert done.transferred_bytes == wanted.size_bytes
@@ -185,10 +183,10 @@ def test_a_broken_connection_is_continued(origin, store, wanted):
 
 
 def test_attempts_are_bounded_and_what_has_arrived_is_continued_later(origin, store, wanted):
-    text = refused(store, Breaking(origin.layout.folder, at=700))
+    text = refused(store, Breaking(origin.folder, at=700))
     assert f'{ATTEMPTS} attempts failed. What has arrived is kept' in text
     assert partial(store)[WEIGHTS] == ATTEMPTS * 700
-    source = Breaking(origin.layout.folder, at=0, times=0)
+    source = Breaking(origin.folder, at=0, times=0)
     done = fetch(store, source)
     assert source.starts == [ATTEMPTS * 700]
     had = {'config.json', WEIGHTS}
@@ -198,14 +196,14 @@ def test_attempts_are_bounded_and_what_has_arrived_is_continued_later(origin, st
 
 def test_an_attempt_with_progress_does_not_count(origin, store, wanted, monkeypatch):
     monkeypatch.setattr(fetching, 'PROGRESS_BYTES', 500)
-    source = Breaking(origin.layout.folder, at=700, times=4 * ATTEMPTS)
+    source = Breaking(origin.folder, at=700, times=4 * ATTEMPTS)
     assert fetch(store, source).is_new
     assert len(source.starts) == 4 * ATTEMPTS + 1
 
 
 def test_a_fetch_whose_progress_has_ended_gives_up(origin, store, wanted, monkeypatch):
     monkeypatch.setattr(fetching, 'PROGRESS_BYTES', 500)
-    source, waits = Breaking(origin.layout.folder, at=700), []
+    source, waits = Breaking(origin.folder, at=700), []
 
     def wait(duration_s: float) -> None:
         source.at = 0
@@ -218,10 +216,10 @@ def test_a_fetch_whose_progress_has_ended_gives_up(origin, store, wanted, monkey
 
 
 def test_a_leftover_that_is_damaged_is_fetched_again_once(origin, store, wanted):
-    refused(store, Breaking(origin.layout.folder, at=700))
-    (part,) = store.layout.incoming.rglob(WEIGHTS)
+    refused(store, Breaking(origin.folder, at=700))
+    (part,) = store.incoming.rglob(WEIGHTS)
     part.write_bytes(b'x' * 3000)
-    source = Breaking(origin.layout.folder, at=0, times=0)
+    source = Breaking(origin.folder, at=0, times=0)
     fetch(store, source)
     assert source.starts == [3000, 0]
     assert check_whole(store) == [wanted.id]
@@ -229,8 +227,8 @@ def test_a_leftover_that_is_damaged_is_fetched_again_once(origin, store, wanted)
 
 @pytest.mark.parametrize('what', ['longer', 'link', 'more'])
 def test_a_leftover_of_another_shape_is_no_way_in(origin, store, wanted, tmp_path, what):
-    refused(store, Breaking(origin.layout.folder, at=700))
-    (part,) = store.layout.incoming.rglob(WEIGHTS)
+    refused(store, Breaking(origin.folder, at=700))
+    (part,) = store.incoming.rglob(WEIGHTS)
     secret = tmp_path / 'secret'
     secret.write_text('secret')
     if what == 'longer':
@@ -240,13 +238,13 @@ def test_a_leftover_of_another_shape_is_no_way_in(origin, store, wanted, tmp_pat
         part.symlink_to(secret)
     else:
         part.with_name('added.py').write_text('')
-    assert fetch(store, FolderSource(origin.layout.folder)).is_new
+    assert fetch(store, FolderSource(origin.folder)).is_new
     assert check_whole(store) == [wanted.id]
     assert secret.read_text() == 'secret'
 
 
 def test_a_second_fetch_of_a_version_is_refused_while_one_runs(origin, store, wanted):
-    source = FolderSource(origin.layout.folder)
+    source = FolderSource(origin.folder)
 
     def meanwhile(*_: object) -> None:
         with pytest.raises(VersionInUse, match=f'another process fetches {wanted.id}'):
@@ -260,10 +258,10 @@ def test_a_version_that_was_published_meanwhile_is_there_already(origin, store, 
     def publish_too(*_: object) -> None:
         published(store, tmp_path / 'policy_1')
 
-    done = fetch(store, FolderSource(origin.layout.folder), check=publish_too)
+    done = fetch(store, FolderSource(origin.folder), check=publish_too)
     assert not done.is_new
     assert check_whole(store) == [wanted.id]
-    assert not list(store.layout.incoming.iterdir())
+    assert not list(store.incoming.iterdir())
 
 
 def test_what_the_caller_refuses_does_not_stay(origin, store, wanted):
@@ -271,23 +269,23 @@ def test_what_the_caller_refuses_does_not_stay(origin, store, wanted):
         raise VersionError('not this one')
 
     with pytest.raises(VersionError, match='not this one'):
-        fetch(store, FolderSource(origin.layout.folder), check=refuse)
+        fetch(store, FolderSource(origin.folder), check=refuse)
     assert not check_whole(store)
     assert not partial(store)
 
 
 def test_a_full_disk_leaves_no_version_and_the_fetch_goes_on_later(origin, store, wanted):
     with files_of_at_most(10_000):
-        text = refused(store, FolderSource(origin.layout.folder), StoreError)
+        text = refused(store, FolderSource(origin.folder), StoreError)
     assert 'Make room' in text
-    assert fetch(store, FolderSource(origin.layout.folder)).is_new
+    assert fetch(store, FolderSource(origin.folder)).is_new
     assert check_whole(store) == [wanted.id]
 
 
 def test_a_disk_without_room_is_noticed_before(origin, store, wanted, monkeypatch):
-    usage = shutil.disk_usage(store.layout.folder)._replace(free=1000)
+    usage = shutil.disk_usage(store.folder)._replace(free=1000)
     monkeypatch.setattr(fetching.shutil, 'disk_usage', lambda _: usage)
-    assert 'make room' in refused(store, FolderSource(origin.layout.folder), StoreError)
+    assert 'make room' in refused(store, FolderSource(origin.folder), StoreError)
     assert not partial(store)
 
 
@@ -322,7 +320,7 @@ def weights(origin, wanted):
     return (origin.path(wanted.id) / WEIGHTS).read_bytes()
 
 
-def refuses(lying, store: Store, answer) -> str:
+def refuses(lying, store: VersionStore, answer) -> str:
     with pytest.raises(VersionError) as found:
         lying(answer)
     assert not check_whole(store)
@@ -476,8 +474,8 @@ def test_an_address_that_others_can_read_has_a_warning():
 
 
 def test_a_manifest_that_changed_at_the_source_continues_nothing(origin, store, wanted):
-    refused(store, Breaking(origin.layout.folder, at=700))
+    refused(store, Breaking(origin.folder, at=700))
     rewritten_manifest(origin, wanted.id, '"note": ""', '"note": "new"')
-    source = Breaking(origin.layout.folder, at=0, times=0)
+    source = Breaking(origin.folder, at=0, times=0)
     fetch(store, source)
     assert source.starts == [0]

@@ -18,7 +18,7 @@ from support.versions import killed_at
 from support.versions.version_rig import check_whole, policy_folder, published
 
 from lerobot_serve.tools.processes.parent_death import end_with_parent
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 from lerobot_serve.versions.transfer.fetching import Fetch
 from lerobot_serve.versions.transfer.http_files import HttpSource, ServerAddress
 from lerobot_serve.versions.transfer.serving import StoreHttpServer
@@ -28,7 +28,7 @@ SIZE_BYTES = 3_000_000
 FETCHER = """
 import sys
 from pathlib import Path
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 from lerobot_serve.versions.transfer import http_files
 from lerobot_serve.versions.transfer.fetching import Fetch
 http_files.BLOCK_BYTES = 4096
@@ -39,7 +39,7 @@ def count(block):
     sys.stdin.readline()
 
 
-Fetch(Store.make(Path(sys.argv[2])), source, count=count).run('act')
+Fetch(VersionStore.make(Path(sys.argv[2])), source, count=count).run('act')
 """
 
 
@@ -66,13 +66,13 @@ def test_killed_at_each_call_a_version_is_whole_or_not_there(tmp_path, what):
 
 @pytest.mark.parametrize('seed', range(3))
 def test_a_fetch_continues_where_it_was_killed(tmp_path, seed):
-    origin = Store.make(tmp_path / 'origin')
+    origin = VersionStore.make(tmp_path / 'origin')
     wanted = published(origin, policy_folder(tmp_path / 'policy', size_bytes=SIZE_BYTES))
     server = StoreHttpServer(origin)
-    store = Store.make(tmp_path / 'store')
+    store = VersionStore.make(tmp_path / 'store')
     try:
         for blocks in random.Random(seed).sample(range(5, 300), 2):
-            kill_after(blocks, server.url, store.layout.folder)
+            kill_after(blocks, server.url, store.folder)
             assert not check_whole(store)
             had = partial_bytes(store)
             assert 0 < had < wanted.size_bytes
@@ -81,11 +81,11 @@ def test_a_fetch_continues_where_it_was_killed(tmp_path, seed):
         server.close()
     assert done.transferred_bytes == wanted.size_bytes - had
     assert check_whole(store) == [wanted.id]
-    assert not list(store.layout.incoming.iterdir())
+    assert not list(store.incoming.iterdir())
 
 
-def partial_bytes(store: Store) -> int:
-    files = [path for path in store.layout.incoming.rglob('*') if path.is_file()]
+def partial_bytes(store: VersionStore) -> int:
+    files = [path for path in store.incoming.rglob('*') if path.is_file()]
     return sum(path.stat().st_size for path in files)
 
 

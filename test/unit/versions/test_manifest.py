@@ -20,15 +20,15 @@ from lerobot_serve.versions.manifest import (
     is_path,
     Manifest,
     MANIFEST_LIMIT_BYTES,
+    ManifestFile,
     parsed_manifest,
     read_manifest,
     SIZE_LIMIT_BYTES,
-    VersionFile,
 )
 
 ID = 'act@0123456789abcdef'
 FILES = tuple(
-    VersionFile(path=path, size_bytes=size, sha256=SHA)
+    ManifestFile(path=path, size_bytes=size, sha256=SHA)
     for path, size in (('config.json', 2), ('meta/info.json', 3))
 )
 WHOLE = Manifest(

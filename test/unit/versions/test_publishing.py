@@ -22,12 +22,12 @@ from lerobot_serve.versions import incoming, publishing
 from lerobot_serve.versions.errors import PublishError, StoreError, VersionConflict
 from lerobot_serve.versions.manifest import read_manifest
 from lerobot_serve.versions.publishing import Details, PolicyIdentity, publish
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 
 
 @pytest.fixture
 def store(tmp_path):
-    return Store.make(tmp_path / 'store')
+    return VersionStore.make(tmp_path / 'store')
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def policy(tmp_path):
     return policy_folder(tmp_path / 'policy')
 
 
-def nothing_is_left(store: Store) -> bool:
-    return not check_whole(store) and not list(store.layout.incoming.iterdir())
+def nothing_is_left(store: VersionStore) -> bool:
+    return not check_whole(store) and not list(store.incoming.iterdir())
 
 
 def test_a_version_has_the_files_and_what_was_said(store, policy):
@@ -55,7 +55,7 @@ def test_a_version_has_the_files_and_what_was_said(store, policy):
         assert (folder / each.path).read_bytes() == (policy / each.path).read_bytes()
         assert (folder / each.path).stat().st_mode & 0o777 == 0o444
     assert check_whole(store) == [manifest.id]
-    assert not list(store.layout.incoming.iterdir())
+    assert not list(store.incoming.iterdir())
     # the manifest does not change the fingerprint
     assert identify(folder).fingerprint == manifest.id
 
@@ -65,7 +65,7 @@ def test_the_same_policy_again_is_there_already(store, policy):
     again = publish(store, policy, identify, Details('2027-01-01T00:00:00Z', note='again'))
     assert not again.is_new
     assert read_manifest(store.path(first.id)) == first
-    assert not list(store.layout.incoming.iterdir())
+    assert not list(store.incoming.iterdir())
 
 
 def test_other_files_under_the_same_fingerprint_are_refused(store, policy):
@@ -74,7 +74,7 @@ def test_other_files_under_the_same_fingerprint_are_refused(store, policy):
     with pytest.raises(VersionConflict, match=r'README.md differ; it stays unchanged'):
         published(store, policy)
     assert read_manifest(store.path(first.id)) == first
-    assert not list(store.layout.incoming.iterdir())
+    assert not list(store.incoming.iterdir())
 
 
 def test_hidden_names_are_left_out_and_named(store, policy):
@@ -213,7 +213,7 @@ def test_everything_is_flushed_before_the_name_is_there(store, policy, monkeypat
     monkeypatch.setattr(publishing.os, 'fsync', fsync)
     monkeypatch.setattr(incoming.os, 'rename', rename)
     published(store, policy)
-    assert str(store.layout.folder) in flushed
+    assert str(store.folder) in flushed
 
 
 def test_two_publishers_of_one_policy_make_one_version(store, policy):
@@ -234,7 +234,7 @@ def test_two_publishers_of_one_policy_make_one_version(store, policy):
         each.join(60)
     assert sorted(done) == [False, True]
     assert len(check_whole(store)) == 1
-    assert not list(store.layout.incoming.iterdir())
+    assert not list(store.incoming.iterdir())
 
 
 def test_publishing_one_leaves_what_another_one_publishes(store, policy, tmp_path):
@@ -253,8 +253,8 @@ def test_a_store_is_made_in_a_new_or_empty_folder_alone(tmp_path):
     (tmp_path / 'home').mkdir()
     (tmp_path / 'home' / 'letter.txt').write_text('')
     with pytest.raises(StoreError, match=r"not empty \(it holds 'letter.txt'\)"):
-        Store.make(tmp_path / 'home')
+        VersionStore.make(tmp_path / 'home')
     with pytest.raises(StoreError, match='is not a store of versions'):
-        Store.open(tmp_path / 'home')
-    Store.make(tmp_path / 'new' / 'store')
-    assert Store.open(tmp_path / 'new' / 'store').entries() == []
+        VersionStore.open(tmp_path / 'home')
+    VersionStore.make(tmp_path / 'new' / 'store')
+    assert VersionStore.open(tmp_path / 'new' / 'store').entries() == []

@@ -16,7 +16,7 @@ from support.waiting import wait_until
 from lerobot_serve.access import token_file
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.versions.errors import FetchError, StoreError, VersionInUse
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 from lerobot_serve.versions.transfer import serving
 from lerobot_serve.versions.transfer.fetching import Fetch
 from lerobot_serve.versions.transfer.http_files import HttpSource, ServerAddress
@@ -29,7 +29,7 @@ TOKENS = Tokens({'robot_1': TOKEN})
 
 @pytest.fixture
 def store(tmp_path):
-    return Store.make(tmp_path / 'origin')
+    return VersionStore.make(tmp_path / 'origin')
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_what_no_manifest_names_is_not_found(ask, store, manifest, path):
 
 
 def test_a_version_under_a_name_that_is_no_id_is_not_found(ask, store, manifest):
-    shutil.copytree(store.path(manifest.id), store.layout.folder / 'backup')
+    shutil.copytree(store.path(manifest.id), store.folder / 'backup')
     for name in ('version.json', 'config.json'):
         assert ask(f'/backup/{name}')[0] == 404
 
@@ -156,7 +156,7 @@ def test_a_range_that_the_file_does_not_have_is_said(ask, manifest, given):
 
 def test_without_a_token_nothing_is_read(start, store, manifest, tmp_path):
     url = start(tokens=TOKENS).url
-    target = Store.make(tmp_path / 'store')
+    target = VersionStore.make(tmp_path / 'store')
     for token, sentence in (('', 'wants a token'), ('w' * 32, 'does not know the token')):
         with pytest.raises(FetchError, match=sentence):
             Fetch(target, HttpSource(ServerAddress(url, token))).run('act')
@@ -255,7 +255,7 @@ def test_a_version_is_not_deleted_while_it_is_read(start, store, manifest):
     assert not folder.exists()
 
 
-def deleted(store: Store, version_id: str) -> bool:
+def deleted(store: VersionStore, version_id: str) -> bool:
     try:
         store.delete(version_id)
     except VersionInUse:

@@ -21,7 +21,7 @@ from lerobot_serve.versions.errors import (
 )
 from lerobot_serve.versions.incoming import FETCH, incoming_folder, LEFTOVER_LIMIT_S
 from lerobot_serve.versions.locks import exclusive, store_lock, VersionLock
-from lerobot_serve.versions.store import find_id, Store
+from lerobot_serve.versions.store import find_id, VersionStore
 from lerobot_serve.versions.verifying import check, faults_of, lock_checked
 
 KNOWN = ('act@aaaa000011112222', 'act@aaab000011112222', 'act_2@cccc000011112222')
@@ -37,7 +37,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def store(tmp_path):
-    return Store.make(tmp_path / 'store')
+    return VersionStore.make(tmp_path / 'store')
 
 
 @pytest.mark.parametrize(
@@ -155,32 +155,31 @@ def test_a_version_without_a_manifest_can_be_deleted(store, tmp_path):
     with pytest.raises(DamagedVersion):
         lock_checked(folder)
     store.delete(folder.name)
-    assert not store.layout.ids()
+    assert not store.ids()
 
 
 def test_a_store_that_another_process_changes_is_waited_for_in_vain(store, monkeypatch):
     monkeypatch.setattr(locks, 'WAIT_LIMIT_S', 0.05)
     with (
-        store_lock(store.layout.lock),
+        store_lock(store.lock),
         pytest.raises(StoreError, match='another process changes the store'),
-        store_lock(store.layout.lock),
+        store_lock(store.lock),
     ):
         pass
 
 
 def test_leftovers_go_but_a_fetch_may_be_continued_for_days(store, tmp_path, monkeypatch):
-    layout = store.layout
     names = ['publish~act@0123456789abcdef~1', 'deleted~act@0123456789abcdef~2']
     fetched = f'{FETCH}~act@0123456789abcdef~3'
     for name in (*names, fetched):
-        (layout.incoming / name / 'meta').mkdir(parents=True)
-    with incoming_folder(layout, f'{FETCH}~act@ffffffffffffffff~4'):
-        assert {path.name for path in layout.incoming.iterdir()} > {fetched}
-        assert not {path.name for path in layout.incoming.iterdir()} & set(names)
+        (store.incoming / name / 'meta').mkdir(parents=True)
+    with incoming_folder(store, f'{FETCH}~act@ffffffffffffffff~4'):
+        assert {path.name for path in store.incoming.iterdir()} > {fetched}
+        assert not {path.name for path in store.incoming.iterdir()} & set(names)
     now = incoming.time.time()
     monkeypatch.setattr(incoming.time, 'time', lambda: now + LEFTOVER_LIMIT_S + 60)
     version(store, tmp_path)
-    assert not list(layout.incoming.iterdir())
+    assert not list(store.incoming.iterdir())
 
 
 def test_what_is_wrong_with_a_version_is_said(store, tmp_path):

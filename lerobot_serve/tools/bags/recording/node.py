@@ -24,13 +24,10 @@ from rclpy.topic_endpoint_info import TopicEndpointInfo
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.bags.images import COMPRESSED_TYPE, RAW_TYPE
-from lerobot_serve.tools.bags.message import PACKAGE
+from lerobot_serve.tools.bags.message import BagMessage, DIAGNOSTICS, PACKAGE
 from lerobot_serve.tools.bags.recording.metadata import BagTopic, Duration, OfferedProfile
 from lerobot_serve.tools.bags.recording.type_definitions import type_definition
-from lerobot_serve.tools.bags.recording.write_queue import (
-    ReceivedMessage,
-    WriteQueue,
-)
+from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
 from lerobot_serve.tools.bags.service_events import is_service_event, TYPE_END
 from lerobot_serve.zenoh.settings import ZenohSettings
 
@@ -44,7 +41,6 @@ REST_S = 0.01
 SUBSCRIPTION_DEPTH = 1024
 # two seconds of a camera; 1024 frames in the history of the middleware would be 1 GB
 FRAMES_DEPTH = 60
-DIAGNOSTICS = '/diagnostics'
 INVALID = 'INVALID'
 
 
@@ -175,9 +171,9 @@ class TopicRecorderNode(SteadyClockNode):
     def _deposit_raw(self, topic: str, kind: str, data: bytes, info: MessageInfo) -> None:
         received_ns = info['received_timestamp'] or time.time_ns()
         sent_ns = info['source_timestamp'] or received_ns
-        self.deposit(ReceivedMessage(topic, data, received_ns, sent_ns), kind)
+        self.deposit(BagMessage(topic, kind, received_ns, data, sent_ns))
 
-    def deposit(self, message: ReceivedMessage, kind: str) -> None:
+    def deposit(self, message: BagMessage) -> None:
         """Pass a received message on. Executor thread."""
         self.recording.put(message)
 

@@ -13,22 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 import threading
 import time
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 
 FLUSH_S = 0.25
 # limit of queued bytes while the disk is slow: some seconds of a fleet with cameras
 WAITING_LIMIT_BYTES = 256 << 20
-
-
-class ReceivedMessage(NamedTuple):
-    """One message that is not yet written."""
-
-    topic: str
-    data: bytes
-    received_ns: int
-    sent_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +47,7 @@ class MessageWriter(Protocol):
 
     def add_topic(self, topic: BagTopic) -> None: ...
 
-    def write(self, topic: str, data: bytes, *, received_ns: int, sent_ns: int) -> None: ...
+    def write(self, message: BagMessage) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -83,7 +75,7 @@ class WriteQueue:
         self._limits = limits
         self._flush_s, self._waiting_limit_bytes = flush_s, waiting_limit_bytes
         self._changed = threading.Condition()
-        self._waiting: deque[BagTopic | ReceivedMessage] = deque()
+        self._waiting: deque[BagTopic | BagMessage] = deque()
         self._waiting_bytes = 0
         self._closing = False
         self.dropped_by_topic: Counter[str] = Counter()
@@ -101,11 +93,11 @@ class WriteQueue:
         """Add a topic, before its first message."""
         self._deposit(topic, 0)
 
-    def put(self, message: ReceivedMessage) -> None:
+    def put(self, message: BagMessage) -> None:
         """Deposit a message, or count it as dropped if the queue is full."""
         self._deposit(message, len(message.data))
 
-    def _deposit(self, item: BagTopic | ReceivedMessage, size: int) -> None:
+    def _deposit(self, item: BagTopic | BagMessage, size: int) -> None:
         with self._changed:
             if self._closing or self.ended:
                 # the recording has ended
@@ -154,9 +146,7 @@ class WriteQueue:
             if isinstance(item, BagTopic):
                 self._writer.add_topic(item)
             elif not self._is_full():
-                self._writer.write(
-                    item.topic, item.data, received_ns=item.received_ns, sent_ns=item.sent_ns
-                )
+                self._writer.write(item)
         self._writer.flush()
         if self._is_full():
             self.ended = f'at {self._limits.size_bytes / 1e6:g} MB'

@@ -19,7 +19,7 @@ from mcap.writer import CompressionType, Writer
 from lerobot_serve import __version__
 from lerobot_serve.atomic_file import replacement_of, sync_folder
 from lerobot_serve.experience.bag_files import RECORDING
-from lerobot_serve.tools.bags.message import BagError
+from lerobot_serve.tools.bags.message import BagError, BagMessage
 from lerobot_serve.tools.bags.recording import metadata
 from lerobot_serve.tools.bags.recording.metadata import BagContents, BagTopic
 
@@ -85,14 +85,15 @@ class BagWriter:
         self.contents.topics[topic.name] = topic
         self.contents.counts[topic.name] = 0
 
-    def write(self, topic: str, data: bytes, *, received_ns: int, sent_ns: int) -> None:
+    def write(self, message: BagMessage) -> None:
         """
         Append a message of a topic that was added. A time of a clock that no bag can hold, as one
         before 1970, becomes the nearest one.
         """
-        received_ns, sent_ns = _in_range(received_ns), _in_range(sent_ns)
-        self._mcap.add_message(self._channels[topic], received_ns, data, sent_ns)
-        self.contents.add(topic, received_ns)
+        received_ns, sent_ns = _in_range(message.stamp_ns), _in_range(message.sent_ns)
+        channel = self._channels[message.topic]
+        self._mcap.add_message(channel, received_ns, message.data, sent_ns)
+        self.contents.add(message.topic, received_ns)
 
     def flush(self) -> None:
         """Write all gathered messages into the file."""

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from lerobot_serve.contract.names import KEY_ROOT, ros_token
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.bags.message import CHUNK, OBSERVATION, PACKAGE
-from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION, PACKAGE
 from lerobot_serve.tools.bags.service_events import TOPIC_END, TYPE_END
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
@@ -89,7 +88,7 @@ class ZenohRecording:
             raise
 
     def begin(
-        self, add_topic: Callable[[str, str], None], put: Callable[[ReceivedMessage], None]
+        self, add_topic: Callable[[str, str], None], put: Callable[[BagMessage], None]
     ) -> None:
         """Record from now on."""
         self._add_topic, self._put = add_topic, put
@@ -107,7 +106,7 @@ class ZenohRecording:
                 self._known.add(recorded.topic)
                 self._add_topic(*recorded)
         now_ns = time.time_ns()
-        self._put(ReceivedMessage(recorded.topic, raw, now_ns, now_ns))
+        self._put(BagMessage(*recorded, now_ns, raw, now_ns))
 
     def close(self) -> None:
         for link in self._links:

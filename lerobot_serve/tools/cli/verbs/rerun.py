@@ -21,7 +21,7 @@ from lerobot_serve.tools.cli.signature import Argument, verb_of
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
-    from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
+    from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
     from lerobot_serve.tools.rerun_view.message_view import MessageView
     from lerobot_serve.tools.rerun_view.node import RerunViewNode
     from lerobot_serve.tools.rerun_view.rerun_sink import RerunSink
@@ -100,7 +100,7 @@ def rerun(
         raise ParameterError('--connect, --site and --keys are of a live view; leave BAG out')
     zenoh = observer.settings(connect)
     # slow: after what may be refused
-    from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
+    from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
 
     mapping, shown = MessageMapping(robot), Shown(robot, save, viewer)
     status = show_bag(bag, shown, mapping) if bag else show_live(shown, mapping, zenoh)

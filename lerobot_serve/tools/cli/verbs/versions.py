@@ -17,7 +17,7 @@ from lerobot_serve.tools.output.report import Report
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.cli.conversion_progress import ConversionProgress
-    from lerobot_serve.versions.store import Store
+    from lerobot_serve.versions.store import VersionStore
     from lerobot_serve.versions.transfer.source import VersionSource
 
 HELP = 'publish, fetch, serve, pin, compare and delete versions of policies'
@@ -34,11 +34,11 @@ SHOW_ABOVE_BYTES = 50_000_000
 
 def version_ids(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Return the ids of the store of a command line for a shell; none on an error."""
-    from lerobot_serve.versions.store import Store
+    from lerobot_serve.versions.store import VersionStore
 
     with contextlib.suppress(Exception):
         folder = getattr(parsed_args, 'store', None) or ros_home() / STORE
-        return Store.open(Path(folder).expanduser()).layout.ids()
+        return VersionStore.open(Path(folder).expanduser()).ids()
     return []
 
 
@@ -219,7 +219,7 @@ def publish(
     from lerobot_serve.versions.manifest import TIME_FORMAT
     from lerobot_serve.versions.publishing import Details, policy_paths, PolicyIdentity
     from lerobot_serve.versions.publishing import publish as publish_folder
-    from lerobot_serve.versions.store import Store
+    from lerobot_serve.versions.store import VersionStore
     from lerobot_serve.versions.verifying import is_version
 
     source = Path(local_folder(folder)).expanduser()
@@ -229,7 +229,7 @@ def publish(
         return identify(at, '' if is_version(at) else name, tuple(trusted_packages))
 
     identity(source)
-    made = Store.make(_folder(store))
+    made = VersionStore.make(_folder(store))
     size = sum((source / path).stat().st_size for path in policy_paths(source)[0])
     with _progress(size) as progress:
         details = Details(
@@ -246,7 +246,7 @@ def publish(
     return Report(data, texts.published_lines(done, made.path(entry.id)), has_changed=True)
 
 
-def _parent(given: str, store: Store) -> str:
+def _parent(given: str, store: VersionStore) -> str:
     """Return the id of a parent, which may be a whole id that this store does not have."""
     from lerobot_serve.versions.manifest import ID
 
@@ -292,11 +292,11 @@ def fetch(
     from lerobot_serve.tools.versions import texts
     from lerobot_serve.tools.versions.identity import why_not_checked
     from lerobot_serve.versions.manifest import Manifest
-    from lerobot_serve.versions.store import Store
+    from lerobot_serve.versions.store import VersionStore
     from lerobot_serve.versions.transfer.fetching import Fetch
 
     source = _source(origin, token_file, tls_ca)
-    made = Store.make(_folder(store))
+    made = VersionStore.make(_folder(store))
     notes: list[str] = []
     with _progress(SHOW_ABOVE_BYTES) as progress:
         run = Fetch(made, source)
@@ -394,7 +394,7 @@ def serve(
         lambda line: print(without_controls(line), flush=True),
     )
     try:
-        count = len(opened.layout.ids())
+        count = len(opened.ids())
         print(f'{_folder(store)}: {count} versions at {server.url}', flush=True)
         ended.wait()
     finally:
@@ -406,10 +406,10 @@ def _folder(store: Path | None) -> Path:
     return (store or ros_home() / STORE).expanduser()
 
 
-def _opened(store: Path | None) -> Store:
-    from lerobot_serve.versions.store import Store
+def _opened(store: Path | None) -> VersionStore:
+    from lerobot_serve.versions.store import VersionStore
 
-    return Store.open(_folder(store))
+    return VersionStore.open(_folder(store))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.names import node_name
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage
+from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.recording.zenoh_recording import ZenohRecording
 from lerobot_serve.tools.bags.service_events import TOPIC_END
 from lerobot_serve.tools.dashboard.robot.robot_messages import RobotMessages
@@ -85,7 +85,7 @@ class ZenohFeed:
         self._recording.begin(lambda topic, kind: None, self._on_message)
         return ''
 
-    def _on_message(self, message: ReceivedMessage) -> None:
+    def _on_message(self, message: BagMessage) -> None:
         """Keep what belongs to a robot whose view is open. Threads of Zenoh."""
         topic, raw = message.topic, message.data
         if topic.endswith(TOPIC_END):

@@ -25,7 +25,6 @@ from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, O
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset.plans.frame_heads import FrameHead, head_of
 
-ROBOT_FILE, TEXT_TYPE = '/robot_file', 'std_msgs/msg/String'
 TEXT_LIMIT = 16 << 20
 # between the last message of a bag and the first of the next, of a recorder that lost nothing
 CONTINUES_NS = 10**9
@@ -81,7 +80,7 @@ class ExecutedRow(NamedTuple):
 
 
 @dataclass(slots=True)
-class RecordedEpisode:
+class EpisodeRows:
     """
     The rows of one episode, without those that a second recording repeats. `robot_file` is the
     one that was in force at its first row. `followed`: the end of the episode is recorded.
@@ -110,7 +109,7 @@ class BagIndex:
 
     begins: list[BagBegin] = field(default_factory=list)
     topics: dict[str, TopicMessages] = field(default_factory=dict)
-    episodes: dict[EpisodeId, RecordedEpisode] = field(default_factory=dict)
+    episodes: dict[EpisodeId, EpisodeRows] = field(default_factory=dict)
     tasks: dict[tuple[str, str], str] = field(default_factory=dict)
     outcomes: dict[tuple[str, str], EpisodeOutcome] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
@@ -187,7 +186,7 @@ class _Indexing:
         self._latest: dict[str, _Latest] = {}
         self._files: dict[str, str] = {}
         self._files_in_bag: set[str] = set()
-        self._without_file: dict[str, list[RecordedEpisode]] = {}
+        self._without_file: dict[str, list[EpisodeRows]] = {}
         self._robots_in_bag: dict[str, set[str]] = {}
         self._nameless: list[EpisodeOutcome] = []
 
@@ -243,9 +242,9 @@ class _Indexing:
                 # newest first
                 self._nameless.insert(0, outcome)
             self._end(message, outcome)
-        elif kind == TEXT_TYPE and message.topic.endswith(ROBOT_FILE):
+        elif message.is_robot_file:
             text = CdrReader(message.data).string(TEXT_LIMIT, 'robot file')
-            self._add_robot_file(message.topic.removesuffix(ROBOT_FILE), text)
+            self._add_robot_file(message.node, text)
 
     def _add_robot_file(self, node: str, text: str) -> None:
         self._files[node] = text
@@ -256,7 +255,7 @@ class _Indexing:
 
     def _add_executed(self, message: BagMessage) -> None:
         executed = message.record()
-        node = message.topic.rpartition('/')[0]
+        node = message.node
         self._follow(message, executed.episode_id, executed.control_step)
         if not executed.episode_id:
             return
@@ -265,7 +264,7 @@ class _Indexing:
         self._robots_in_bag.setdefault(key.episode_id, set()).add(key.client_id)
         episode = self.index.episodes.get(key)
         if episode is None:
-            episode = self.index.episodes[key] = RecordedEpisode()
+            episode = self.index.episodes[key] = EpisodeRows()
             episode.robot_file = self._files.get(node, '')
             if node not in self._files_in_bag:
                 self._without_file.setdefault(node, []).append(episode)
@@ -282,7 +281,7 @@ class _Indexing:
         Note that the last episode of this edge is over, where another one or none runs. Behind
         the end of a bag, whose recorder may have died, only what continues it says so.
         """
-        before = self._latest.get(message.topic.rpartition('/')[0])
+        before = self._latest.get(message.node)
         if before is None or before.key.episode_id == episode_id:
             return
         if before.continues(message.stamp_ns, control_step):

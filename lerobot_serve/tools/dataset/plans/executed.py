@@ -23,7 +23,7 @@ from lerobot_serve.experience.recorded_episode import word_of
 from lerobot_serve.tools.dataset.plans.bag_index import (
     BagIndex,
     EpisodeId,
-    RecordedEpisode,
+    EpisodeRows,
     TopicMessages,
 )
 from lerobot_serve.tools.dataset.plans.episodes import (
@@ -124,7 +124,7 @@ def _robot_of(key: EpisodeId, text: str) -> RecordedRobot:
 def _plan(
     index: BagIndex,
     key: EpisodeId,
-    recorded: RecordedEpisode,
+    recorded: EpisodeRows,
     robot: RecordedRobot,
     stamps: SourceStamps,
     task: str,

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
-from sensor_msgs.msg import Image
 
 from lerobot_serve.arrays import Float64Array
+from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.robot import command_messages
 from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
 from lerobot_serve.edge.ros import sensor_messages
 from lerobot_serve.ros.topics.checked_subscription import decode_message
+from lerobot_serve.tools.bags.images import pixels_of, RAW_TYPE, RawImage
 from lerobot_serve.tools.dataset.features import to_millimetres
 
 FLOAT_DEPTH = '32FC1'
@@ -36,11 +36,12 @@ class MessageValues:
     def frame_of(self, raw: bytes, topic: str, type_name: str) -> NDArray[Any]:
         """Return height x width x channels: RGB of 8 bits; depth of 16 bits or float32."""
         short = type_name.replace('/msg/', '/')
-        if short == 'sensor_msgs/Image':
-            image = decode_message(raw, Image, topic)
-            if image.encoding == FLOAT_DEPTH:
-                metres = _float_depth(image, topic)
+        try:
+            if type_name == RAW_TYPE and (image := decode(RawImage, raw)).encoding == FLOAT_DEPTH:
+                metres = pixels_of(image)
                 return to_millimetres(metres) if self._depth_millimetres else metres
+        except Malformed as error:
+            raise Malformed(error.reason, f'{topic}: {error}') from None
         return sensor_messages.rgb_frame(raw, CameraInput(topic, topic, short, 0.0))
 
     def command_values(self, raw: bytes, robot: RobotDescription, topic: str) -> Float64Array:
@@ -48,13 +49,3 @@ class MessageValues:
         kind = robot.command.type
         message = decode_message(raw, command_messages.COMMAND_MESSAGES[kind].message_class, topic)
         return command_messages.command_values(message, kind, robot, topic)
-
-
-def _float_depth(image: Image, topic: str) -> NDArray[np.float32]:
-    row_bytes = 4 * image.width
-    if image.step < row_bytes or len(image.data) < image.step * image.height or not row_bytes:
-        raise Malformed('wrong_shape', f'{topic}: {image.width}x{image.height} of {image.step}')
-    rows = np.frombuffer(image.data, np.uint8, image.step * image.height)
-    rows = np.ascontiguousarray(rows.reshape(image.height, -1)[:, :row_bytes])
-    pixels = rows.view('>f4' if image.is_bigendian else '<f4').astype(np.float32)
-    return pixels.reshape(image.height, image.width, 1)

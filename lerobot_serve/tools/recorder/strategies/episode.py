@@ -8,7 +8,6 @@ still on their way.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 
@@ -16,7 +15,7 @@ from lerobot_serve.contract.records import EdgeState, ExecutedAction
 from lerobot_serve.experience.episode_summary import EpisodeSummary
 from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve.tools.bags.recording.writer import BagWriter
-from lerobot_serve.tools.recorder.strategies.strategy_writer import SortedMessage
+from lerobot_serve.tools.recorder.strategies.strategy_writer import MemoryRing, SortedMessage
 
 # how far the messages of two topics may arrive out of order
 KEPT_S = 0.5
@@ -32,28 +31,22 @@ class RecentInputs:
     """
 
     def __init__(self) -> None:
-        self._recent: deque[tuple[float, SortedMessage]] = deque()
+        self._recent = MemoryRing(KEPT_S, LIMIT_BYTES)
         self._newest: dict[str, tuple[float, SortedMessage]] = {}
-        self._bytes = 0
 
     def add(self, message: SortedMessage, now_s: float) -> None:
         """Keep a message."""
-        self._recent.append((now_s, message))
+        self._recent.add(message, now_s)
         self._newest[message.message.topic] = now_s, message
-        self._bytes += len(message.message.data)
-        while now_s - self._recent[0][0] > KEPT_S or (
-            self._bytes > LIMIT_BYTES and len(self._recent) > 1
-        ):
-            self._bytes -= len(self._recent.popleft()[1].message.data)
 
     def messages(self, now_s: float) -> Iterator[SortedMessage]:
         """Yield what is kept, each message once, approximately in time order."""
         # by identity: messages of equal content are different ones
-        recent = {id(message) for _, message in self._recent}
+        recent = {id(message) for message in self._recent}
         for at_s, message in sorted(self._newest.values(), key=lambda kept: kept[0]):
             if id(message) not in recent and now_s - at_s <= OLDEST_S:
                 yield message
-        yield from (message for _, message in self._recent)
+        yield from self._recent
 
 
 class Phase(Enum):

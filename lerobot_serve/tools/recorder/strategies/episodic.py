@@ -16,9 +16,8 @@ from lerobot_serve.experience.episode_summary import EpisodeSummary, write_summa
 from lerobot_serve.experience.recorded_episode import word_of
 from lerobot_serve.tools.bags.message import BagError, OUTCOME
 from lerobot_serve.tools.bags.recording.writer import BagWriter
-from lerobot_serve.tools.recorder.announcing.announcer import WholeBags
+from lerobot_serve.tools.recorder.announcer import WholeBags
 from lerobot_serve.tools.recorder.options import default
-from lerobot_serve.tools.recorder.robots.known_robots import parent
 from lerobot_serve.tools.recorder.strategies.episode import Episode, Event, Phase, RecentInputs
 from lerobot_serve.tools.recorder.strategies.strategy_writer import (
     read_report,
@@ -77,7 +76,7 @@ class EpisodicWriter(StrategyWriter):
         now_s = self.clock()
         report = read_report(message.message)
         if report:
-            self._on_report(parent(message.message.topic), report, message, now_s)
+            self._on_report(message.message.node, report, message, now_s)
         if message.message.type == OUTCOME:
             self._on_outcome(message, now_s)
             return

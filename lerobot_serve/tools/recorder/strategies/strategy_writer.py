@@ -18,8 +18,8 @@ from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.bags.service_events import is_service_event
-from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
-from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.known_robots import KnownRobots
 
 # how late a message may be behind one that was sent after it
 REORDERED_NS = 2 * 10**9
@@ -57,15 +57,50 @@ TRANSIENT_LOCAL = 'transient_local'
 
 
 class SortedMessage(NamedTuple):
-    """A message, when it was sent, and the edge controllers whose it is; None: of all."""
+    """A message, and the edge controllers whose it is; None: of all."""
 
     message: BagMessage
-    sent_ns: int
     owners: frozenset[str] | None
 
     def is_of(self, node: str) -> bool:
         """Return whether it concerns the robot of an edge controller."""
         return self.owners is None or node in self.owners
+
+
+class MemoryRing:
+    """`evicted` counts messages that had to go before their time, because of `limit_bytes`."""
+
+    def __init__(self, before_s: float, limit_bytes: int) -> None:
+        self._before_s, self._limit_bytes = before_s, limit_bytes
+        self._kept: deque[tuple[float, SortedMessage]] = deque()
+        self.bytes = self.evicted = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[SortedMessage]:
+        return (message for _, message in self._kept)
+
+    def add(self, message: SortedMessage, now_s: float) -> None:
+        """Keep a message; the oldest ones go."""
+        self.expire(now_s)
+        self._kept.append((now_s, message))
+        self.bytes += len(message.message.data)
+        while self.bytes > self._limit_bytes:
+            self._remove()
+            self.evicted += 1
+
+    def expire(self, now_s: float) -> None:
+        """Forget what is too old."""
+        while self._kept and now_s - self._kept[0][0] > self._before_s:
+            self._remove()
+
+    def _remove(self) -> None:
+        self.bytes -= len(self._kept.popleft()[1].message.data)
+
+    def of(self, node: str) -> Iterator[SortedMessage]:
+        """Yield what concerns one robot, the oldest first."""
+        return (message for message in self if message.is_of(node))
 
 
 class StrategyWriter(ABC):
@@ -101,12 +136,11 @@ class StrategyWriter(ABC):
     def add_topic(self, topic: BagTopic) -> None:
         self.topics[topic.name] = topic
 
-    def write(self, topic: str, data: bytes, *, received_ns: int, sent_ns: int) -> None:
+    def write(self, message: BagMessage) -> None:
         """Sort a message and hand it to the strategy. Raises OSError."""
-        message = BagMessage(topic, self.topics[topic].type, received_ns, data)
         if complaint := self.robots.learn(message):
             self._complain(complaint)
-        sorted_message = SortedMessage(message, sent_ns, self.robots.owners(message))
+        sorted_message = SortedMessage(message, self.robots.owners(message))
         if self.robots.wants(sorted_message.owners):
             self.record(sorted_message)
             self._keep_latched(sorted_message)
@@ -151,11 +185,10 @@ class StrategyWriter(ABC):
         self, bag: BagWriter, message: SortedMessage, *, received_ns: int | None = None
     ) -> None:
         """Write a message into a bag; `received_ns` replaces its time of reception."""
-        topic, stamp_ns = message.message.topic, message.message.stamp_ns
-        bag.add_topic(self.topics[topic])
-        received_ns = stamp_ns if received_ns is None else received_ns
-        bag.write(topic, message.message.data, received_ns=received_ns, sent_ns=message.sent_ns)
-        self.counts[topic] += 1
+        found = message.message
+        bag.add_topic(self.topics[found.topic])
+        bag.write(found if received_ns is None else found._replace(stamp_ns=received_ns))
+        self.counts[found.topic] += 1
 
     def write_latched(self, bag: BagWriter, node: str | None, begin_ns: int) -> None:
         """

@@ -20,10 +20,9 @@ from lerobot_serve.tools.cli.main import main
 pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot writes the dataset')
 
-from support.paths import REPOSITORY
+from support.learner.trainer_rig import REACH, training_job
 
 from lerobot_serve.demo.train import success_outcomes
-from lerobot_serve.learner.trainers.base import TrainingJob
 from lerobot_serve.learner.trainers.builtin import BuiltinTrainer
 from lerobot_serve.learner.trainers.trainer_file import BuiltinOptions
 from lerobot_serve.policies.base import LoadOptions
@@ -70,7 +69,7 @@ def success(folder: Path) -> float:
 
 def test_corrections_make_it_better(tmp_path):
     """Its wrist camera was moved after it was trained; the second round begins with the first."""
-    parent, data = REPOSITORY / 'config/policies/reach', tmp_path / 'data'
+    parent, data = REACH, tmp_path / 'data'
     rates = [success(parent)]
     for number in range(2):
         bag = record(tmp_path / f'bag{number}', number)
@@ -78,15 +77,7 @@ def test_corrections_make_it_better(tmp_path):
         assert main(['dataset', str(bag), str(data), '--vcodec', 'png', *more]) == 0
         new = frozenset(range(number * EPISODES, (number + 1) * EPISODES))
         output = tmp_path / f'policy{number}'
-        job = TrainingJob(
-            dataset=data,
-            parent=parent,
-            output=output,
-            work=tmp_path / 'work',
-            new_episodes=new,
-            seed=5,
-            budget_s=300.0,
-        )
+        job = training_job(tmp_path, parent=parent, output=output, new_episodes=new, seed=5)
         began_s = time.process_time()
         parent = BuiltinTrainer(OPTIONS).train(job, lambda _: None, threading.Event())
         took_s = time.process_time() - began_s

@@ -25,6 +25,7 @@ from lerobot_serve.tools.cli.main import main
 
 pytest.importorskip('lerobot')
 
+from support.learner.trainer_rig import training_job
 from support.paths import REPOSITORY
 from support.policies import tiny_policies
 
@@ -84,15 +85,7 @@ def first_job(data, tmp_path_factory) -> TrainingJob:
     folder = tmp_path_factory.mktemp('first')
     same = dict.fromkeys(FIELDS, 1)
     first = CommandTrainer(from_nothing(shipped()), read=lambda *_: same)
-    job = TrainingJob(
-        dataset=data,
-        parent=data,
-        output=folder / 'policy',
-        work=folder / 'work',
-        new_episodes=frozenset({0, 1}),
-        seed=3,
-        budget_s=300.0,
-    )
+    job = training_job(folder, dataset=data, parent=data)
     parent = first.train(job, lambda _: None, threading.Event())
     return structs.replace(job, parent=parent)
 
@@ -123,15 +116,8 @@ def test_the_action_expert_of_a_smolvla_is_continued_and_served(data, tmp_path):
     from safetensors.numpy import load_file
 
     reports: list[Progress] = []
-    job = TrainingJob(
-        dataset=data,
-        parent=tiny_policies.build('smolvla', tmp_path / 'first', height=64, width=64),
-        output=tmp_path / 'second',
-        work=tmp_path / 'work',
-        new_episodes=frozenset({0, 1}),
-        seed=3,
-        budget_s=300.0,
-    )
+    first = tiny_policies.build('smolvla', tmp_path / 'first', height=64, width=64)
+    job = training_job(tmp_path, dataset=data, parent=first)
     trainer = CommandTrainer(shipped('lerobot_smolvla.yaml'))
     trainer.check(job.parent)
     folder = trainer.train(job, reports.append, threading.Event())

@@ -18,7 +18,11 @@ from lerobot_serve.tools.bags.message import CHUNK, OBSERVATION
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.node import message_class
 from lerobot_serve.tools.bags.request_pairs import RequestPairer
-from lerobot_serve.tools.bags.service_events import is_service_event, SessionIndex
+from lerobot_serve.tools.bags.service_events import (
+    is_service_event,
+    OPEN_SESSION,
+    read_open_session,
+)
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.settings import ZenohSettings
@@ -134,9 +138,6 @@ def check_no_secret_left_its_folder(folder: Path) -> None:
 def check_session_calls(bag: Path) -> None:
     """The calls over Zenoh are in the bag as the introspection of ROS 2 has those over ROS 2."""
     messages = list(Bag(bag).read())
-    index = SessionIndex()
-    for message in messages:
-        index.add(message)
     events: dict[str, list[Any]] = {}
     for message in messages:
         if is_service_event(message.topic, message.type):
@@ -146,7 +147,8 @@ def check_session_calls(bag: Path) -> None:
     assert [each.info.event_type for each in opened] == [1, 2]
     request, response = opened[0].request[0], opened[1].response[0]
     assert (request.client_id, response.accepted) == ('robot_1', True)
-    assert index.find('robot_1', request.session_epoch).robot_type == request.robot_type
+    asked = (read_open_session(m.data) for m in messages if m.type == OPEN_SESSION)
+    assert [each.robot_type for each in asked if each] == [request.robot_type]
     (stopped, _) = events['/policy_server/close_session/_service_event']
     assert stopped.request[0].session_epoch == request.session_epoch
 

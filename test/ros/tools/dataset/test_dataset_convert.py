@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import time
 import cv2
 import numpy as np
 import pytest
-from support.tools.datasets import dataset, rows_of
+from support.tools.datasets import dataset, ids_of, records_of, rows_of
 
 from benchmarks.recording.example_bag import EdgeBag, ROBOT_FILE
 from lerobot_serve.tools.dataset import convert, lerobot_writer
@@ -27,11 +26,6 @@ pytestmark = pytest.mark.slow
 
 FRONT = 'observation.images.front'
 ABOUT = 'complementary_info.'
-
-
-def lines_of(out: Path) -> list[dict]:
-    text = (out / 'meta/lerobot_serve/episodes.jsonl').read_text()
-    return [json.loads(line) for line in text.splitlines()]
 
 
 @pytest.fixture
@@ -73,8 +67,10 @@ def test_a_dataset_has_what_was_seen_and_done(bag, tmp_path):
     assert [i for i, row in enumerate(rows) if not row[f'{ABOUT}has_policy_action']] == [10]
     assert [row['next.done'] for row in rows] == [False] * 7 + [True, True] + [False] * 4 + [True]
     assert [i for i, row in enumerate(rows) if row['next.success']] == [7, 13]
-    assert [line['outcome'] for line in lines_of(out)] == ['success', 'failure', 'success']
-    assert (out / 'meta/lerobot_serve' / lines_of(out)[0]['robot_file']).read_text() == ROBOT_FILE
+    assert [line['outcome'] for line in records_of(out)] == ['success', 'failure', 'success']
+    assert (
+        out / 'meta/lerobot_serve' / records_of(out)[0]['robot_file']
+    ).read_text() == ROBOT_FILE
     assert not out.with_name('out.staging').exists()
 
 
@@ -135,12 +131,7 @@ def test_append_adds_what_is_new_and_counts_what_is_there(bag, tmp_path, capsys)
     assert dataset(bag, more.close(), out, '--append', '--check') == 0
     text = capsys.readouterr().out
     assert '1 episodes added, 4 rows; 3 in the dataset before' in text
-    assert [line['episode_id'] for line in lines_of(out)] == [
-        'helped',
-        'failed',
-        'held',
-        'another',
-    ]
+    assert ids_of(out) == ['helped', 'failed', 'held', 'another']
     assert len(rows_of(out)) == 18 and check_dataset(out, decode=True) == []
 
 
@@ -234,7 +225,7 @@ def test_depth_in_metres_is_refused_or_stored_in_millimetres(tmp_path, capsys):
     stored = cv2.imdecode(png, cv2.IMREAD_UNCHANGED)
     assert stored[0, :6].tolist() == [0, 0, 0, 0, 65535, 0]
     assert (stored[1:] == 1234).all()
-    assert 'nearest millimetre' in lines_of(out)[0]['float_depth']
+    assert 'nearest millimetre' in records_of(out)[0]['float_depth']
 
 
 def test_a_killed_conversion_goes_on(tmp_path):
@@ -257,7 +248,7 @@ def test_a_killed_conversion_goes_on(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert 'episodes were converted before' in done.stderr
     assert len(rows_of(out)) == 240 and check_dataset(out, decode=True) == []
-    assert len(lines_of(out)) == 6 and not staging.exists()
+    assert len(records_of(out)) == 6 and not staging.exists()
 
 
 def test_a_full_disk_keeps_whole_episodes_and_no_dataset(bag, tmp_path, monkeypatch, capsys):

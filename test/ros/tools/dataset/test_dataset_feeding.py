@@ -133,9 +133,7 @@ def copied(folder: Path, messages: Iterable[BagMessage]) -> Bag:
     part = EdgeBag(folder, robot_file='')
     for message in messages:
         part.writer.add_topic(BagTopic(message.topic, message.type))
-        part.writer.write(
-            message.topic, message.data, received_ns=message.stamp_ns, sent_ns=message.sent_ns
-        )
+        part.writer.write(message)
     return Bag(part.close())
 
 

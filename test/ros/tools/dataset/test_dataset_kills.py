@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-import json
 from pathlib import Path
 import random
 import shutil
@@ -12,9 +11,8 @@ import subprocess
 import time
 
 import pytest
-from support.tools.datasets import dataset, rows_of
+from support.tools.datasets import bag_of, dataset, ids_of, rows_of
 
-from benchmarks.recording.example_bag import EdgeBag
 from lerobot_serve.tools.dataset.checking import check_dataset
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
@@ -24,18 +22,6 @@ pytestmark = [pytest.mark.release, pytest.mark.limit_s(900)]
 # with the dataset that is there more than are joined at once
 EPISODES, KILLS = 17, 6
 LIMIT_S = 240
-
-
-def bag_of(folder: Path, names: list[str]) -> Path:
-    made = EdgeBag(folder)
-    for number, name in enumerate(names):
-        made.episode(name, 2 + number % 2, target_xy=(0.2 + 0.005 * number, 0.05))
-    return made.close()
-
-
-def ids(out: Path) -> list[str]:
-    lines = (out / 'meta/lerobot_serve/episodes.jsonl').read_text().splitlines()
-    return [json.loads(line)['episode_id'] for line in lines]
 
 
 class Append:
@@ -94,7 +80,7 @@ class Append:
         )
         assert rows_of(self.out) == self.new
         assert check_dataset(self.out, decode=True) == []
-        assert ids(self.out) == ids(self.whole)
+        assert ids_of(self.out) == ids_of(self.whole)
         assert not self.staging.exists()
         return done.stdout
 

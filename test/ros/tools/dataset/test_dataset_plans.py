@@ -162,9 +162,7 @@ def test_rows_of_overlapping_recordings_are_in_order_and_only_once(tmp_path):
                 if number not in steps:
                     continue
             part.writer.add_topic(BagTopic(message.topic, message.type))
-            part.writer.write(
-                message.topic, message.data, received_ns=message.stamp_ns, sent_ns=message.sent_ns
-            )
+            part.writer.write(message)
         part.close()
     (plan,) = plans_of(tmp_path / 'long', tmp_path / 'short')
     steps = [decode(records.ExecutedAction, row.executed).control_step for row in plan.rows]

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 import shutil
 
 import numpy as np
 import pytest
-from support.tools.datasets import dataset, rows_of
+from support.tools.datasets import dataset, records_of, rows_of
 
 from benchmarks.recording.example_bag import BEGIN_NS, EdgeBag, ROBOT_FILE
 from lerobot_serve.tools.dataset.plans.as_of import utc_text
@@ -31,11 +30,6 @@ def recorded(folder: Path, *, later_ns: int = 0, steps: int = 12) -> Path:
     made.clock_ns += later_ns
     made.episode('ignored', steps)
     return made.close()
-
-
-def records_of(out: Path) -> list[dict]:
-    lines = (out / 'meta/lerobot_serve/episodes.jsonl').read_text().splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def test_bags_of_other_recorders_are_sampled(tmp_path, robot):

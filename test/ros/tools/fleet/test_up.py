@@ -15,6 +15,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from support.processes.alive import is_alive
 from support.waiting import wait_until
 
 from lerobot_serve.ros import qos
@@ -158,13 +159,6 @@ def up(tmp_path):
 def fleet_file(folder: Path, policy: str) -> str:
     (folder / 'fleet.yaml').write_text(FLEET.format(policy=policy))
     return 'fleet.yaml'
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
-    except OSError:
-        return False
 
 
 @pytest.mark.slow

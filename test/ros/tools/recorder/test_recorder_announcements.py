@@ -28,7 +28,7 @@ from lerobot_serve.experience.scanning import episodes_in
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.recorder.announcing.announcer import ANNOUNCED_LIMIT
+from lerobot_serve.tools.recorder.announcer import ANNOUNCED_LIMIT
 from lerobot_serve_interfaces.msg import EpisodeOutcome, RecordedEpisode
 
 pytestmark = pytest.mark.long

@@ -12,8 +12,8 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.cli.verbs.record import print_summary
+from lerobot_serve.tools.recorder import silence
 from lerobot_serve.tools.recorder.node import RecorderNode
-from lerobot_serve.tools.recorder.robots import silence
 from lerobot_serve.tools.recorder.settings import RecorderSettings
 from lerobot_serve_interfaces.msg import EdgeState
 

@@ -23,7 +23,6 @@ from support.tools.recorder_rig import bags, messages
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.ros.topics.image_messages import image_from_frame
-from lerobot_serve.tools.bags.mcap_file import read_stored
 from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 
@@ -121,9 +120,7 @@ def test_a_highlight_has_compressed_pictures_with_the_times_of_the_camera(edge_r
         edge_rig.wait(lambda: bags(root), 'the highlight of the button')
         assert process.stop() == 0, process.log
     (bag,) = bags(root)
-    (file,) = bag.glob('*.mcap')
-    stored = list(read_stored(file, pytest.fail))
-    pictures = [each for each in stored if each.channel.topic == f'{CAMERA_TOPIC}/compressed']
+    pictures = [each for each in messages(bag) if each.topic == f'{CAMERA_TOPIC}/compressed']
     assert len(pictures) >= 5
     jpeg = bytes(pictures[-1].data)
     jpeg = np.frombuffer(jpeg[jpeg.index(b'\xff\xd8') :], np.uint8)
@@ -132,7 +129,7 @@ def test_a_highlight_has_compressed_pictures_with_the_times_of_the_camera(edge_r
     assert np.abs(read.astype(int) - frame).mean() < 5
     # each control step still finds the picture that it acted on
     sent = {each.sent_ns for each in pictures}
-    steps = [decode(ExecutedAction, each.data) for each in stored if each.kind == EXECUTED]
+    steps = [decode(ExecutedAction, each.data) for each in messages(bag, EXECUTED)]
     found = [bool(set(each.input_ids) & sent) for each in steps]
     # but for those whose picture came before the ring began
     assert all(found[found.index(True) :])

@@ -125,8 +125,7 @@ def rewrite(bag: Path, into: Path, old: bytes, new: bytes) -> Path:
     writer = BagWriter(into)
     for message in Bag(bag).read():
         writer.add_topic(BagTopic(message.topic, message.type))
-        data, stamp_ns = new if message.data == old else message.data, message.stamp_ns
-        writer.write(message.topic, data, received_ns=stamp_ns, sent_ns=stamp_ns)
+        writer.write(message._replace(data=new) if message.data == old else message)
     writer.close()
     return into
 

@@ -27,7 +27,7 @@ from support.learner.tiny_dataset import (  # noqa: E402
     write_dataset,
     write_rows,
 )
-from support.paths import REPOSITORY  # noqa: E402
+from support.learner.trainer_rig import REACH, training_job  # noqa: E402
 
 from lerobot_serve.learner.trainers.base import (  # noqa: E402
     Progress,
@@ -41,7 +41,6 @@ from lerobot_serve.learner.trainers.trainer_file import BuiltinOptions  # noqa: 
 from lerobot_serve.policies.base import LoadOptions  # noqa: E402
 from lerobot_serve.policies.builtin.policy import load  # noqa: E402
 
-REACH = REPOSITORY / 'config' / 'policies' / 'reach'
 OPTIONS = BuiltinOptions(steps=4, batch_size=8)
 EPISODES = (
     Episode(['policy'] * 6),
@@ -65,16 +64,9 @@ class Rig:
 
     def job(self, **others: object) -> TrainingJob:
         self.number += 1
-        given = {
-            'dataset': self.data,
-            'parent': REACH,
-            'output': self.folder / f'new{self.number}',
-            'work': self.folder / 'work',
-            'new_episodes': frozenset({1}),
-            'seed': 7,
-            'budget_s': 100.0,
-        }
-        return TrainingJob(**(given | others))
+        output = self.folder / f'new{self.number}'
+        new = frozenset({1})
+        return training_job(self.folder, **{'output': output, 'new_episodes': new, **others})
 
     def train(self, options: BuiltinOptions = OPTIONS, **others: object) -> Path:
         return BuiltinTrainer(options).train(self.job(**others), self.reports.append, self.stop)

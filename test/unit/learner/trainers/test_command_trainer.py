@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip('torch', reason='policies are detected by their kinds')
 
-from support.paths import REPOSITORY
+from support.learner.trainer_rig import REACH, training_job
 
 from lerobot_serve.learner.trainers.base import (
     Progress,
@@ -32,7 +32,6 @@ from lerobot_serve.learner.trainers.command import (
 )
 from lerobot_serve.learner.trainers.trainer_file import CommandOptions
 
-REACH = REPOSITORY / 'config' / 'policies' / 'reach'
 COPY = """
 import pathlib, shutil, sys
 parent, output = sys.argv[1:3]
@@ -78,15 +77,8 @@ class Rig:
 
     @property
     def job(self) -> TrainingJob:
-        return TrainingJob(
-            dataset=self.folder / 'data',
-            parent=REACH,
-            output=self.folder / 'new',
-            work=self.folder / 'work',
-            new_episodes=frozenset({4, 2}),
-            seed=7,
-            budget_s=BUDGET_S,
-        )
+        new = frozenset({4, 2})
+        return training_job(self.folder, new_episodes=new, budget_s=BUDGET_S)
 
     def clock(self) -> float:
         has_begun = any(report.done_share for report in self.reports)

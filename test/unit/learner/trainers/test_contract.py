@@ -11,12 +11,10 @@ pytest.importorskip('torch', reason='loads a policy (TORCH=none)')
 pytest.importorskip('pyarrow', reason='writes a dataset (TORCH=none)')
 
 from support.learner.tiny_dataset import Episode, NAMES, write_dataset
-from support.paths import REPOSITORY
+from support.learner.trainer_rig import REACH
 
 from lerobot_serve.learner.trainers.base import TrainerError, TrainingStopped
 from lerobot_serve.learner.trainers.contract import differences, FIELDS, read_contract
-
-REACH = REPOSITORY / 'config' / 'policies' / 'reach'
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import threading
 import pytest
 from support.tools.bag_rig import texts
 
+from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.type_definitions import (
@@ -19,7 +20,6 @@ from lerobot_serve.tools.bags.recording.type_definitions import (
     type_definition,
 )
 from lerobot_serve.tools.bags.recording.write_queue import (
-    ReceivedMessage,
     RecordingLimits,
     WriteQueue,
 )
@@ -29,8 +29,8 @@ A = BagTopic('/a', 'std_msgs/msg/String')
 LIMIT_S = 10.0
 
 
-def heard(size: int = 1000) -> ReceivedMessage:
-    return ReceivedMessage('/a', bytes(size), 1, 1)
+def heard(size: int = 1000) -> BagMessage:
+    return BagMessage('/a', A.type, 1, bytes(size), 1)
 
 
 def run(recording: WriteQueue) -> threading.Thread:
@@ -48,7 +48,7 @@ def test_what_was_heard_before_the_end_is_written(writer):
     recording = WriteQueue(writer)
     recording.add(A)
     for message in texts(50):
-        recording.put(ReceivedMessage('/a', message.data, message.stamp_ns, message.stamp_ns))
+        recording.put(message)
     recording.close()
     # what comes later is nobody's
     recording.put(heard())

@@ -13,11 +13,15 @@ import subprocess
 import sys
 import time
 
+from msgspec import structs
 import pytest
 from support.learner.learner_rig import episode
 from support.learner.tiny_dataset import Episode, write_dataset
+from support.learner.trainer_rig import training_job
 from support.paths import module_environment
+from support.processes.alive import is_alive
 from support.versions.version_rig import policy_folder
+from support.waiting import wait_until
 
 from lerobot_serve.learner.steps.lines import (
     BagToConvert,
@@ -104,14 +108,7 @@ def test_a_search_finds_nothing_and_says_which_folder_is_missing(start, tmp_path
     parent, missing = sorted(done.faults, reverse=True)
     assert 'the parent' in parent and 'cannot be used' in parent
     assert 'none is not a folder' in missing
-    wait_for(step.has_ended)
-
-
-def wait_for(condition, limit_s: float = LIMIT_S) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    wait_until(step.has_ended, 'it has ended', LIMIT_S)
 
 
 def test_a_failure_is_one_sentence(start, tmp_path):
@@ -124,33 +121,15 @@ def test_a_failure_is_one_sentence(start, tmp_path):
 def training(tmp_path: Path) -> TrainJob:
     file = tmp_path / 'trainer.yaml'
     file.write_text(TRAINER)
-    parent = Path(__file__).parents[4] / 'config' / 'policies' / 'reach'
-    if not (tmp_path / 'dataset').exists():
-        write_dataset(tmp_path / 'dataset', [Episode(['person'] * 3)])
-    return TrainJob(
-        trainer=str(file),
-        parent=parent,
-        dataset=tmp_path / 'dataset',
-        output=tmp_path / 'output',
-        work=tmp_path / 'work',
-        new_episodes=frozenset(),
-        seed=0,
-        budget_s=1000.0,
-    )
+    if not (tmp_path / 'data').exists():
+        write_dataset(tmp_path / 'data', [Episode(['person'] * 3)])
+    job = training_job(tmp_path, output=tmp_path / 'output', budget_s=1000.0)
+    return TrainJob(trainer=str(file), **structs.asdict(job))
 
 
 def child_of(tmp_path: Path) -> int:
     file = tmp_path / 'work' / 'child'
-    wait_for(lambda: file.is_file() and file.read_text().strip())
-    return int(file.read_text())
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != 'Z'
+    return int(wait_until(lambda: file.is_file() and file.read_text().strip(), 'a child', LIMIT_S))
 
 
 def niceness_of_session(pid: int) -> int:
@@ -169,11 +148,11 @@ def test_it_has_the_lowest_priority_and_ends_on_request_with_its_children(start,
     assert os.getpriority(os.PRIO_PROCESS, child) == 19
     # the kernel shares the CPU among sessions first
     assert niceness_of_session(step.pid) == 19
-    wait_for(lambda: niceness_of_session(child) == 19)
+    wait_until(lambda: niceness_of_session(child) == 19, 'the child gives way', LIMIT_S)
     assert Path(f'/proc/{step.pid}/oom_score_adj').read_text().strip() == '1000'
     step.request_end()
-    wait_for(step.has_ended)
-    wait_for(lambda: not is_alive(child))
+    wait_until(step.has_ended, 'it has ended', LIMIT_S)
+    wait_until(lambda: not is_alive(child), 'its child is gone', LIMIT_S)
     assert not (tmp_path / 'output').exists()
 
 
@@ -184,7 +163,7 @@ def test_a_step_that_does_not_end_is_killed(start, tmp_path):
     os.kill(step.pid, signal.SIGSTOP)
     step.request_end(0.2)
     assert not step.has_ended()
-    wait_for(step.has_ended)
+    wait_until(step.has_ended, 'it has ended', LIMIT_S)
     assert not is_alive(step.pid)
 
 
@@ -221,7 +200,7 @@ def test_a_step_ends_with_a_killed_learner_and_so_does_what_it_started(tmp_path)
         pid = int(learner.stdout.readline())
         child = child_of(tmp_path)
         learner.kill()
-    wait_for(lambda: not is_alive(pid) and not is_alive(child))
+    wait_until(lambda: not (is_alive(pid) or is_alive(child)), 'both are gone', LIMIT_S)
     assert not (tmp_path / 'output').exists()
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from lerobot_serve.tools.loop.verb_process import INTERRUPTED, run_verb
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 
 LIMIT_S = 60.0
 # runs until it is interrupted
@@ -18,7 +18,7 @@ ENDLESS = ['versions', 'serve', '--port', '0', '--store']
 
 @pytest.fixture
 def store(tmp_path):
-    Store.make(tmp_path / 'store')
+    VersionStore.make(tmp_path / 'store')
     return str(tmp_path / 'store')
 
 

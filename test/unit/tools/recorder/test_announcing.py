@@ -19,8 +19,8 @@ from lerobot_serve.experience import hash_note
 from lerobot_serve.experience.hash_note import HASH_FILE, noted_hash
 from lerobot_serve.experience.recorded_episode import decode_recorded
 from lerobot_serve.experience.scanning import episodes_in
-from lerobot_serve.tools.recorder.announcing import announcer as announcer_module
-from lerobot_serve.tools.recorder.announcing.announcer import EpisodeAnnouncer, WholeBags
+from lerobot_serve.tools.recorder import announcer as announcer_module
+from lerobot_serve.tools.recorder.announcer import EpisodeAnnouncer, WholeBags
 from lerobot_serve.tools.recorder.strategies.episodic import EpisodeRules
 
 

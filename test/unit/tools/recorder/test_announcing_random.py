@@ -19,7 +19,7 @@ from lerobot_serve.experience.bag_files import RECORDING
 from lerobot_serve.experience.hash_note import HASH_FILE
 from lerobot_serve.experience.recorded_episode import decode_recorded
 from lerobot_serve.experience.scanning import episodes_in
-from lerobot_serve.tools.recorder.announcing.announcer import EpisodeAnnouncer
+from lerobot_serve.tools.recorder.announcer import EpisodeAnnouncer
 
 
 class Life(RuleBasedStateMachine):

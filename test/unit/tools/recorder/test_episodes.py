@@ -12,9 +12,8 @@ from support.tools.recorder_rig import bags, CAMERA, CAMERA_TYPE, JOINTS, messag
 
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
-from lerobot_serve.tools.bags.message import EDGE_STATE, EXECUTED
+from lerobot_serve.tools.bags.message import EDGE_STATE, EXECUTED, TEXT_TYPE
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.recorder.robots.known_robots import TEXT_TYPE
 from lerobot_serve.tools.recorder.strategies.episode import Event, NEXT, Phase, RUNNING
 from lerobot_serve.tools.recorder.strategies.episodic import (
     EpisodeRules,

@@ -15,8 +15,8 @@ import simplejpeg
 from lerobot_serve.contract.codec import decode, encode
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.types import Time
-from lerobot_serve.tools.bags.images import CompressedImage, RawImage
-from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage
+from lerobot_serve.tools.bags.images import CompressedImage, RAW_TYPE, RawImage
+from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.recorder.frames import compressed, FrameCompressor
 
 
@@ -60,17 +60,17 @@ def test_any_bytes_are_refused_or_pass(raw):
 
 
 def test_the_compressor_keeps_both_times_and_drops_the_newest_when_full():
-    found: list[ReceivedMessage] = []
+    found: list[BagMessage] = []
     compressor = FrameCompressor(found.append, waiting_frames=2)
     raw = image(picture(3), 'rgb8')
     for number in range(3):
-        compressor.put(ReceivedMessage('/cam', raw, 10 + number, number))
-    compressor.put(ReceivedMessage('/depth', raw, 1, 1))
+        compressor.put(BagMessage('/cam', RAW_TYPE, 10 + number, raw, number))
+    compressor.put(BagMessage('/depth', RAW_TYPE, 1, raw, 1))
     thread = threading.Thread(target=compressor.run)
     thread.start()
     compressor.close()
     thread.join(30)
-    assert [(m.topic, m.received_ns, m.sent_ns) for m in found] == [
+    assert [(m.topic, m.stamp_ns, m.sent_ns) for m in found] == [
         ('/cam/compressed', 10, 0),
         ('/cam/compressed', 11, 1),
     ]

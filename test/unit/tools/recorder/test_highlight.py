@@ -40,7 +40,7 @@ def rig(tmp_path):
 
 
 def sorted_message(data: bytes, owners=None) -> SortedMessage:
-    return SortedMessage(BagMessage('/a', 'a/msg/B', 1, data), 1, owners)
+    return SortedMessage(BagMessage('/a', 'a/msg/B', 1, data, 1), owners)
 
 
 def reasons(*found: tuple[str, bytes]) -> list[str]:

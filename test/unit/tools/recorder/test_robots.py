@@ -13,15 +13,14 @@ from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.experience.recorded_episode import RECORDED_TYPE
-from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED
-from lerobot_serve.tools.recorder.robots import known_robots
-from lerobot_serve.tools.recorder.robots.known_robots import (
+from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, TEXT_TYPE
+from lerobot_serve.tools.recorder import known_robots
+from lerobot_serve.tools.recorder.known_robots import (
     KnownRobots,
     parent,
     resolved,
     robot_topics,
     ROBOTS_LIMIT,
-    TEXT_TYPE,
 )
 
 SHIPPED = sorted((REPOSITORY / 'config' / 'robots').glob('*.yaml'))
@@ -61,8 +60,11 @@ def test_each_shipped_robot_file_is_understood(path):
 
 
 def test_a_topic_without_a_type_has_the_default_of_robot_files():
-    text = 'state: [{topic: s}]\ncommand: {topic: c}\nintervention: {topic: /leader}'
+    text = 'state: [{topic: s}]\ncommand: {topic: c}\nintervention: {topic: /leader}\n'
+    # as edges take it, too
+    text += 'cameras: {front: {topic: /cam, type: sensor_msgs/msg/CompressedImage}}'
     found = robot_topics(text, EDGE)
+    assert found['/cam'] == 'sensor_msgs/msg/CompressedImage'
     assert found['/leader'] == 'sensor_msgs/msg/JointState'
     assert found[resolved('s', EDGE)] == 'sensor_msgs/msg/JointState'
     assert found[resolved('c', EDGE)] == 'trajectory_msgs/msg/JointTrajectory'

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tools.recorder_rig import bags, JOINTS, messages, RecorderRig
 
-from lerobot_serve.tools.recorder.robots.known_robots import TEXT_TYPE
+from lerobot_serve.tools.bags.message import TEXT_TYPE
 from lerobot_serve.tools.recorder.strategies.sentry import SentryWriter, SliceRules, whole_slices
 
 

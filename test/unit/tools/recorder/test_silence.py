@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from lerobot_serve.tools.recorder.robots.silence import LATE_S, Silence, SILENT_S
+from lerobot_serve.tools.recorder.silence import LATE_S, Silence, SILENT_S
 
 ROBOT, OTHER = '/arm/edge_controller/state', '/lift/edge_controller/state'
 

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcap.reader import make_reader
 import pytest
-from support.tools.recorder_rig import bags, messages, RecorderRig
+from support.tools.recorder_rig import bags, JOINTS, JOINTS_TYPE, messages, RecorderRig
 import yaml
 
-from lerobot_serve.tools.bags.message import BagError, EXECUTED
+from lerobot_serve.tools.bags.message import BagError, BagMessage, EXECUTED
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import (
     BagTopic,
@@ -28,11 +28,11 @@ from lerobot_serve.tools.bags.recording.metadata import (
     profiles_as_yaml,
     profiles_from_yaml,
 )
-from lerobot_serve.tools.bags.recording.write_queue import ReceivedMessage, WriteQueue
+from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
 from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.recorder.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.options import STRATEGIES
 from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
-from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.strategies.episodic import (
     EpisodeRules,
 )
@@ -301,7 +301,7 @@ def test_a_recorder_of_any_strategy_keeps_a_cut_episode_of_another(tmp_path, str
 def test_a_second_recorder_is_refused_until_the_first_is_gone(tmp_path):
     code = (
         'import sys; from pathlib import Path; '
-        'from lerobot_serve.tools.recorder.storage.bag_folder import BagFolder; '
+        'from lerobot_serve.tools.recorder.bag_folder import BagFolder; '
         'folder = BagFolder(Path(sys.argv[1])); print("held", flush=True); sys.stdin.read()'
     )
     process = subprocess.Popen(
@@ -329,7 +329,7 @@ def test_a_full_disk_keeps_the_whole_episodes(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, 'No space left on device')
 
     monkeypatch.setattr(WRITE, no_room)
-    queue.put(ReceivedMessage('/arm/joint_states', bytes(100), rig.stamp_ns, 1))
+    queue.put(BagMessage(JOINTS, JOINTS_TYPE, rig.stamp_ns, bytes(100), 1))
     queue.close()
     queue.run()
     assert queue.failed
@@ -346,7 +346,7 @@ def test_a_time_that_no_bag_can_hold_ends_nothing(tmp_path):
     queue = WriteQueue(writer)
     queue.add(TOPIC)
     for received_ns, sent_ns in ((-1, 5), (5, -1), (6, 1 << 64), (1 << 64, 7), (8, 8)):
-        queue.put(ReceivedMessage(TOPIC.name, b'x', received_ns, sent_ns))
+        queue.put(BagMessage(TOPIC.name, TOPIC.type, received_ns, b'x', sent_ns))
     queue.close()
     queue.run()
     assert not queue.failed
@@ -375,7 +375,7 @@ def test_drops_are_counted_by_topic(tmp_path):
     rig = record(tmp_path)
     queue = WriteQueue(rig.writer, waiting_limit_bytes=1000)
     for topic in ('/a', '/a', '/b', '/b'):
-        queue.put(ReceivedMessage(topic, bytes(400), 1, 1))
+        queue.put(BagMessage(topic, TOPIC.type, 1, bytes(400), 1))
     assert (dict(queue.dropped_by_topic), queue.dropped) == ({'/b': 2}, 2)
     rig.kill()
 

@@ -64,6 +64,10 @@ def test_mistakes_of_replay(words, text):
         (('--max-size', '-1'), '--max-size'),
         (('--duration', 'nan'), '--duration'),
         (('--topic', 'state'), 'full names such as /state'),
+        (('--slice-size', '3'), '--slice-size has no effect on strategy continuous'),
+        (('--strategy', 'sentry', '--before', '3'), '--before has no effect on strategy sentry'),
+        (('--strategy', 'episodic', '--topic', '/a'), '--topic has no effect on'),
+        (('--strategy', 'highlight', '--after', '0'), r'--after must be in \[0.1, 600\]'),
     ],
 )
 def test_mistakes_of_record(words, text):

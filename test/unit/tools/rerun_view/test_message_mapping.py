@@ -18,8 +18,8 @@ from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.schema import Codec, Flag, Status
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.bags.message import BagMessage, OBSERVATION
-from lerobot_serve.tools.rerun_view.mapping import joint_values, message_mapping, robot_mapping
-from lerobot_serve.tools.rerun_view.mapping.entries import (
+from lerobot_serve.tools.rerun_view import joint_values, message_mapping, robot_mapping
+from lerobot_serve.tools.rerun_view.entries import (
     Entry,
     Event,
     Frame,
@@ -28,7 +28,7 @@ from lerobot_serve.tools.rerun_view.mapping.entries import (
     Scalar,
     State,
 )
-from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
+from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
 
 AT = ('robots', ROBOT)
 PIXELS = np.arange(8 * 10 * 3, dtype=np.uint8).reshape(8, 10, 3)

@@ -22,7 +22,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.tools.rerun_view import destinations
-from lerobot_serve.tools.rerun_view.mapping.entries import Entry, Layout, Scalar, Times
+from lerobot_serve.tools.rerun_view.entries import Entry, Layout, Scalar, Times
 
 LIMIT_S = 60.0
 ROOM = 'lerobot_serve.tools.rerun_view'

@@ -8,9 +8,9 @@ from support.tools.rerun_rig import Scene
 
 from lerobot_serve.tools.bags.message import CHUNK, EDGE_STATE, EXECUTED, OBSERVATION
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION
-from lerobot_serve.tools.rerun_view.mapping.entries import GROUP_LIMIT, joint_groups, Layout, Times
-from lerobot_serve.tools.rerun_view.mapping.joint_values import LANES, PlanLanes
-from lerobot_serve.tools.rerun_view.mapping.message_mapping import MessageMapping
+from lerobot_serve.tools.rerun_view.entries import GROUP_LIMIT, joint_groups, Layout, Times
+from lerobot_serve.tools.rerun_view.joint_values import LANES, PlanLanes
+from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
 from lerobot_serve.tools.rerun_view.message_view import LiveTopics
 from lerobot_serve.tools.rerun_view.rerun_sink import CurveBatches, CurveKey, POINTS_LIMIT
 

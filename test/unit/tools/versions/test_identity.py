@@ -25,7 +25,7 @@ from lerobot_serve.tools.versions.identity import identify, IDENTITIES, why_not_
 from lerobot_serve.versions.errors import DamagedVersion, PublishError, VersionInUse
 from lerobot_serve.versions.manifest import Manifest, read_manifest
 from lerobot_serve.versions.publishing import Details, publish
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 from lerobot_serve.versions.transfer.fetching import Fetch
 from lerobot_serve.versions.transfer.source import FolderSource
 
@@ -37,10 +37,10 @@ NAMES = tuple(f'joint_{number}.pos' for number in range(6))
 
 @pytest.fixture
 def store(tmp_path):
-    return Store.make(tmp_path / 'store')
+    return VersionStore.make(tmp_path / 'store')
 
 
-def published(store: Store, folder: Path, name: str = '') -> Manifest:
+def published(store: VersionStore, folder: Path, name: str = '') -> Manifest:
     def named(given: Path):
         return identify(given, name if given == folder else '')
 
@@ -112,8 +112,8 @@ def test_a_checkpoint_is_served_as_its_version_says(store, tdmpc, name):
 def test_a_checkpoint_keeps_its_name_in_every_store(store, tdmpc, tmp_path):
     """Neither torch nor LeRobot."""
     manifest = published(store, tdmpc)
-    other = Store.make(tmp_path / 'other')
-    Fetch(other, FolderSource(store.layout.folder)).run(manifest.id)
+    other = VersionStore.make(tmp_path / 'other')
+    Fetch(other, FolderSource(store.folder)).run(manifest.id)
     for folder in (tdmpc, store.path(manifest.id), other.path(manifest.id)):
         assert identify(folder).fingerprint == manifest.id
         assert policy_id(LoadOptions(str(folder))) == 'tdmpc_arm-020000'

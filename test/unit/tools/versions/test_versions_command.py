@@ -21,7 +21,7 @@ from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.tools.versions.texts import size_text
 from lerobot_serve.versions.errors import Interrupted, VersionInUse
 from lerobot_serve.versions.locks import VersionLock
-from lerobot_serve.versions.store import Store
+from lerobot_serve.versions.store import VersionStore
 from lerobot_serve.versions.transfer.http_files import HttpSource, ServerAddress
 from lerobot_serve.versions.transfer.serving import HttpSettings, StoreHttpServer
 from lerobot_serve.versions.verifying import check
@@ -82,7 +82,7 @@ def test_a_version_is_published_once(run, store, tmp_path):
 def test_versions_are_listed_with_their_states(run, ids, store):
     run('pin', ids[0], '--note', 'the one in production')
     damage_manifest = ids[1]
-    rewritten_manifest(Store.open(store), damage_manifest, '"note"', '"not"')
+    rewritten_manifest(VersionStore.open(store), damage_manifest, '"note"', '"not"')
     status, out, _ = run('list')
     assert status == 0
     head, damaged, whole = out.splitlines()
@@ -97,7 +97,7 @@ def test_versions_are_listed_with_their_states(run, ids, store):
 
 
 def test_an_empty_store_says_what_comes_next(run, store):
-    Store.make(store)
+    VersionStore.make(store)
     assert run('list') == (0, f'{store}: no versions; lerobot-serve versions publish FOLDER adds '
                               'one\n', '')  # fmt: skip
     assert run('verify')[1] == 'no versions\n'
@@ -114,7 +114,7 @@ def test_a_folder_that_is_no_store_is_refused(run, action, tmp_path):
 
 def test_every_hash_is_verified_again(run, ids, store):
     assert run('verify')[:2] == (0, f'{ids[0]}: whole\n{ids[1]}: whole\n')
-    damage(Store.open(store), ids[1])
+    damage(VersionStore.open(store), ids[1])
     status, out, _ = run('verify')
     assert status == 1
     assert f'{ids[1]}: damaged\n  model.safetensors has another SHA-256' in out
@@ -177,12 +177,12 @@ def test_a_fetched_version_of_another_policy_is_refused(run, ids, store, tmp_pat
     """Its hashes are right; its id is that of other files."""
     other = f'reach@{"0" * 16}'
     shutil.copytree(store / ids[1], store / other)
-    rewritten_manifest(Store.open(store), other, ids[1], other)
+    rewritten_manifest(VersionStore.open(store), other, ids[1], other)
     target = tmp_path / 'second'
     status, _, err = run('fetch', other, '--from', store, at=target)
     assert status == 1 and 'is that of another policy' in err
-    assert not Store.open(target).layout.ids()
-    assert not list(Store.open(target).layout.incoming.iterdir())
+    assert not VersionStore.open(target).ids()
+    assert not list(VersionStore.open(target).incoming.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -208,17 +208,19 @@ def test_a_fetched_version_of_another_policy_is_refused(run, ids, store, tmp_pat
     ids=lambda value: ' '.join(map(str, value[:3])) if isinstance(value, tuple) else None,
 )
 def test_what_cannot_be_done_is_said(run, store, words, status, said):
-    Store.make(store)
+    VersionStore.make(store)
     found, out, err = run(*words)
     assert (found, out) == (status, '')
     assert said in err
     assert err.startswith('lerobot-serve versions: ') or 'warning: ' in err
-    assert not Store.open(store).layout.ids()
+    assert not VersionStore.open(store).ids()
 
 
 def test_a_token_comes_from_a_private_file(run, ids, store, tmp_path):
     token = 't' * 32
-    server = StoreHttpServer(Store.open(store), HttpSettings(tokens=Tokens({'gpu_2': token})))
+    server = StoreHttpServer(
+        VersionStore.open(store), HttpSettings(tokens=Tokens({'gpu_2': token}))
+    )
     target, file = tmp_path / 'second', tmp_path / 'tokens'
     write_private(file, f'gpu_2 {token}\n'.encode())
     fetch = ('fetch', ids[0], '--from', server.url)

@@ -34,8 +34,8 @@ from lerobot_serve.tools.bags.message import (
 )
 from lerobot_serve.tools.bags.request_pairs import is_robot_reply_topic
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session
-from lerobot_serve.tools.recorder.robots.known_robots import KnownRobots
-from lerobot_serve.tools.rerun_view.mapping.entries import (
+from lerobot_serve.tools.recorder.known_robots import KnownRobots
+from lerobot_serve.tools.rerun_view.entries import (
     Entry,
     IMAGES,
     Layout,
@@ -44,8 +44,8 @@ from lerobot_serve.tools.rerun_view.mapping.entries import (
     Times,
     Value,
 )
-from lerobot_serve.tools.rerun_view.mapping.node_mapping import NodeMapping
-from lerobot_serve.tools.rerun_view.mapping.robot_mapping import recorded_frame, RobotMapping
+from lerobot_serve.tools.rerun_view.node_mapping import NodeMapping
+from lerobot_serve.tools.rerun_view.robot_mapping import recorded_frame, RobotMapping
 
 ROBOTS_LIMIT, NODES_LIMIT, IMAGES_LIMIT = 32, 64, 64
 # names for the error about a robot that is not there

@@ -32,7 +32,7 @@ from lerobot_serve.contract.types import Constants
 from lerobot_serve.picture_headers import check_picture, UnreadablePicture
 from lerobot_serve.tools.bags.images import CompressedImage, pixels_of, RAW_TYPE, RawImage
 from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.rerun_view.mapping.entries import (
+from lerobot_serve.tools.rerun_view.entries import (
     because,
     CAMERAS,
     Count,
@@ -48,7 +48,7 @@ from lerobot_serve.tools.rerun_view.mapping.entries import (
     Scalar,
     Times,
 )
-from lerobot_serve.tools.rerun_view.mapping.joint_values import (
+from lerobot_serve.tools.rerun_view.joint_values import (
     COMMANDED,
     JointValues,
     LANES,

@@ -25,6 +25,7 @@ from lerobot_serve.edge.robot.file_format import (
     full_type,
     JOINT_STATE,
     JOY,
+    normalized,
     parse_received_yaml,
     ROBOT_BYTES_LIMIT,
     RobotFileError,
@@ -36,12 +37,15 @@ from lerobot_serve.tools.bags.message import (
     BagMessage,
     CHUNK,
     DECISION,
+    DIAGNOSTICS,
     DIVERGENCE,
     EDGE_STATE,
     EXECUTED,
+    is_robot_file,
     OBSERVATION,
     OUTCOME,
     PACKAGE,
+    ROBOT_FILE,
 )
 from lerobot_serve.tools.bags.service_events import is_service_event
 
@@ -55,7 +59,7 @@ def robot_topics(text: str, node: str) -> dict[str, str]:
     """
     place = f'{node}/robot_file'
     found: dict[str, str] = {}
-    for name, kind, allowed in _named(parse_received_yaml(text, place)):
+    for name, kind, allowed in _named(normalized(parse_received_yaml(text, place))):
         topic = resolved(name, node) if isinstance(name, str) else ''
         if not is_topic(topic):
             raise RobotFileError(f'{place}: {shown(name)} is not the name of a topic')
@@ -103,8 +107,6 @@ def _mapping(content: Any) -> dict[Any, Any]:
     return content if isinstance(content, dict) else {}
 
 
-TEXT_TYPE, ROBOT_FILE = 'std_msgs/msg/String', 'robot_file'
-DIAGNOSTICS = '/diagnostics'
 ROBOTS_LIMIT = 1000
 NO_ROBOT: frozenset[str] = frozenset()
 # message types that name their robot
@@ -167,14 +169,13 @@ class KnownRobots:
 
     def learn(self, message: BagMessage) -> str:
         """Learn from a message; return what is wrong with it, in words."""
-        node = parent(message.topic)
-        is_file = is_robot_file(message.topic, message.type)
-        if not (is_file or message.type == EDGE_STATE):
+        node = message.node
+        if not (message.is_robot_file or message.type == EDGE_STATE):
             return ''
         if node not in self.robots and len(self.robots) >= ROBOTS_LIMIT:
             return f'{node} is not recorded: {ROBOTS_LIMIT} robots are known'
         try:
-            if is_file:
+            if message.is_robot_file:
                 self._learn_topics(node, message.data)
             else:
                 client_id = message.record().client_id
@@ -205,8 +206,8 @@ class KnownRobots:
     def owners(self, message: BagMessage) -> frozenset[str] | None:
         """Return the edge controllers whose message it is; None for one that concerns all."""
         topic, kind = message.topic, message.type
-        if kind in (EXECUTED, EDGE_STATE) or is_robot_file(topic, kind):
-            return frozenset((parent(topic),))
+        if kind in (EXECUTED, EDGE_STATE) or message.is_robot_file:
+            return frozenset((message.node,))
         if topic in self._by_topic:
             return self._by_topic[topic]
         if kind not in WITH_CLIENT:
@@ -221,11 +222,6 @@ class KnownRobots:
             # a judge beside the robot need not name it
             return frozenset(node for node in self.robots if parent(node) == parent(topic))
         return frozenset(n for n, robot in self.robots.items() if robot.client_id == client)
-
-
-def is_robot_file(topic: str, kind: str) -> bool:
-    """Return whether it is ~/robot_file of an edge controller."""
-    return kind == TEXT_TYPE and topic.rpartition('/')[2] == ROBOT_FILE
 
 
 def parent(name: str) -> str:

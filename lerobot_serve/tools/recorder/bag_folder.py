@@ -22,10 +22,8 @@ from typing import NamedTuple
 
 from mcap.opcode import Opcode
 
-from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.names import file_name
-from lerobot_serve.contract.records import EpisodeOutcome, ExecutedAction
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.bag_files import INTERVALS_FILE, NotAnEpisode, RECORDING
 from lerobot_serve.experience.episode_summary import EpisodeSummary, read_summary, write_summary
@@ -33,10 +31,9 @@ from lerobot_serve.experience.recorded_episode import word_of
 from lerobot_serve.state_folder import FolderLock
 from lerobot_serve.tools.bags import mcap_file
 from lerobot_serve.tools.bags.mcap_file import StoredMessage
-from lerobot_serve.tools.bags.message import BagError, EXECUTED, OUTCOME
+from lerobot_serve.tools.bags.message import BagError, BagMessage, EXECUTED, OUTCOME
 from lerobot_serve.tools.bags.recording.metadata import BagTopic, METADATA_FILE, profiles_from_yaml
 from lerobot_serve.tools.bags.recording.writer import BagWriter, finish_folder
-from lerobot_serve.tools.recorder.robots.known_robots import parent
 
 # the new file in the making is in this folder inside that of its bag
 COPY = 'recovered'
@@ -177,14 +174,9 @@ def _rewrite(file: Path, copy: Path, summary: EpisodeSummary | None, damage: Cou
     try:
         for stored in _whole_messages(file, damage):
             writer.add_topic(_bag_topic(stored))
-            writer.write(
-                stored.channel.topic,
-                stored.data,
-                received_ns=stored.received_ns,
-                sent_ns=stored.sent_ns,
-            )
+            writer.write(stored.message)
             if summary:
-                _add(stored, summary)
+                _add(stored.message, summary)
         writer.close()
     except OSError:
         writer.abort()
@@ -206,7 +198,7 @@ def _bag_topic(stored: StoredMessage) -> BagTopic:
     about, schema = stored.channel.metadata, stored.schema
     return BagTopic(
         stored.channel.topic,
-        stored.kind,
+        stored.message.type,
         schema.encoding if schema else '',
         schema.data.decode(errors='replace') if schema else '',
         profiles_from_yaml(about.get('offered_qos_profiles', '')),
@@ -214,13 +206,13 @@ def _bag_topic(stored: StoredMessage) -> BagTopic:
     )
 
 
-def _add(stored: StoredMessage, summary: EpisodeSummary) -> None:
+def _add(message: BagMessage, summary: EpisodeSummary) -> None:
     """Count an executed action, or note the outcome, of an episode."""
     try:
-        if stored.kind == EXECUTED and parent(stored.channel.topic) == summary.node:
-            summary.add(decode(ExecutedAction, stored.data))
-        elif stored.kind == OUTCOME:
-            outcome = decode(EpisodeOutcome, stored.data)
+        if message.type == EXECUTED and message.node == summary.node:
+            summary.add(message.record())
+        elif message.type == OUTCOME:
+            outcome = message.record()
             if outcome.episode_id == summary.episode_id:
                 # the first one counts, as while it is recorded
                 summary.outcome = summary.outcome or word_of(outcome.outcome)

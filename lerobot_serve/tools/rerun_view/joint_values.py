@@ -15,7 +15,7 @@ import numpy as np
 
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.contract.records import OpenSessionRequest
-from lerobot_serve.tools.rerun_view.mapping.entries import (
+from lerobot_serve.tools.rerun_view.entries import (
     Count,
     Emit,
     JOINTS,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from lerobot_serve.contract.records import CanaryState, RouterState, ServerStatus, SlotState
-from lerobot_serve.tools.rerun_view.mapping.entries import (
+from lerobot_serve.tools.rerun_view.entries import (
     because,
     Count,
     Emit,

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The folder of a recorder: its lock, the names of bags, and the recovery of cut bags."""
