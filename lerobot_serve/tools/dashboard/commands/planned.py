@@ -11,7 +11,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.commands import request as commands
 from lerobot_serve.tools.dashboard.commands.request import CommandRequest
-from lerobot_serve.tools.operate.commands import Effect, robot_rule, Rule
+from lerobot_serve.tools.operate.commands import robot_rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.names import resolve_slot
 from lerobot_serve.tools.operate.robots.every_robot import every_robot_rule
@@ -23,6 +23,7 @@ from lerobot_serve.tools.operate.rollout.steering import (
     steered_slot,
     steering_rule,
 )
+from lerobot_serve.tools.operate.rule import Effect, Rule
 
 
 class FleetStates(Protocol):
