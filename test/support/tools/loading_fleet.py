@@ -9,10 +9,10 @@ from typing import Any
 
 from lerobot_serve.contract.records import SlotState
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ServerView
 from lerobot_serve.tools.operate.outcome import NotReached
 from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
-from support.tools.operator_states import canary_of, changed
+from support.tools.operator_states import canary_of, changed, server_of
 
 AFTER = {'activate': 'active', 'cleanup': 'unconfigured'}
 
@@ -45,6 +45,12 @@ class LoadingFleet:
     def loader(self) -> ServerLoader:
         return ServerLoader(self, 1.0, self.lines.append)
 
+    def find_routers(self, wanted: str = '') -> list[str]:
+        return [self.view.name]
+
+    def known_routers(self) -> dict[str, float]:
+        return {}
+
     def router(self, name: str) -> RouterView:
         return self.view
 
@@ -72,8 +78,8 @@ class LoadingFleet:
         self.given = values
         return ''
 
-    def server_status(self, server: str) -> tuple[str, str]:
-        return self.loads, 'the files are damaged'
+    def server(self, server: str) -> ServerView:
+        return server_of(server, 'ACTIVE', policy=self.loads, text='the files are damaged')
 
     def change_state(self, server: str, transition: str, timeout_s: float) -> bool:
         self.calls.append((server, transition))

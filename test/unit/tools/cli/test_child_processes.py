@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import os
 from pathlib import Path
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 from support.paths import REPOSITORY
+from support.waiting import wait_until
 
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
-LIMIT_S = 30.0
 # starts a child, says its number, and waits to be killed
 PARENT = """
 import subprocess, sys
@@ -32,13 +30,6 @@ def is_alive(pid: int) -> bool:
         return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
     except OSError:
         return False
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 @pytest.mark.skipif(not shutil.which('setpriv'), reason='needs setpriv of util-linux')
