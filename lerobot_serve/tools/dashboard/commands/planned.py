@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from lerobot_serve.contract.records import SlotState
 from lerobot_serve.errors import UserError
@@ -24,6 +24,8 @@ from lerobot_serve.tools.operate.rollout.steering import (
     steering_rule,
 )
 from lerobot_serve.tools.operate.rule import Effect, Rule
+
+T = TypeVar('T')
 
 
 class FleetStates(Protocol):
@@ -108,10 +110,11 @@ def refusal_text(now: Planned) -> str:
     return now.text if now.rule.effect is Effect.REFUSE else ''
 
 
-def checked_target(found: object, node: str, what: str) -> None:
-    """Raise UserError when a target is not there."""
+def checked_target(found: T | None, node: str, what: str) -> T:
+    """Return a target. Raises UserError when it is not there."""
     if found is None:
         raise UserError(
             f'no {what} {node[:80]!r} is heard of; it ended, or the page is old: reload it. '
             'Nothing was changed'
         )
+    return found

@@ -58,15 +58,17 @@ class LearnerView:
     @property
     def progress(self) -> float | None:
         """The share of the running phase that is done; None if unknown, as the next two."""
-        return known_share(self.state.progress)
+        share = self.state.progress
+        return min(1.0, max(0.0, share)) if math.isfinite(share) else None
 
     @property
     def loss(self) -> float | None:
-        return known_loss(self.state.loss)
+        return self.state.loss if math.isfinite(self.state.loss) else None
 
     @property
     def remaining_s(self) -> float | None:
-        return known_remaining_s(self.state.remaining_s)
+        left_s = self.state.remaining_s
+        return left_s if 0 <= left_s <= REMAINING_LIMIT_S else None
 
     @property
     def has_diverged(self) -> bool:
@@ -80,21 +82,6 @@ class LearnerView:
     def is_running(self) -> bool:
         """Whether a round runs, by the newest state."""
         return self.phase in RUNNING_PHASES and not self.is_silent
-
-
-def known_share(value: float) -> float | None:
-    """Return a share within [0, 1]; None for NaN and infinity."""
-    return min(1.0, max(0.0, value)) if math.isfinite(value) else None
-
-
-def known_loss(value: float) -> float | None:
-    """Return a loss; None for NaN, which is not known, and infinity, which is no number."""
-    return value if math.isfinite(value) else None
-
-
-def known_remaining_s(value: float) -> float | None:
-    """Return a time left; None for what is no estimate."""
-    return value if 0 <= value <= REMAINING_LIMIT_S else None
 
 
 SILENT_S, NEW_STATE_S = 3.0, 1.5
