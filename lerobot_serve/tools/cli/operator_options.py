@@ -102,14 +102,7 @@ class Operator(Fleet):
         print(without_controls(f'{node}: will {text}'), file=sys.stderr)
         if self.yes or not asks:
             return False
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise WrongCommandLine(
-                'this moves episodes or a robot, and there is no terminal to ask on: add --yes. '
-                'Nothing was changed'
-            )
-        print('Continue? [y/N] ', end='', file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() not in ('y', 'yes'):
-            raise UserError('not confirmed; nothing was changed')
+        ask('Continue?', 'this moves episodes or a robot, and ')
         return True
 
     def on_router(
@@ -139,6 +132,17 @@ class Operator(Fleet):
             if not checked(rule):
                 return nothing_to_do(verb, before.name, rule.text)
             return act(client, now, rule)
+
+
+def ask(question: str, why: str = '') -> None:
+    """Ask once. Raises UserError without a yes, WrongCommandLine without a terminal."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise WrongCommandLine(
+            f'{why}there is no terminal to ask on: add --yes. Nothing was changed'
+        )
+    print(f'{question} [y/N] ', end='', file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ('y', 'yes'):
+        raise UserError('not confirmed; nothing was changed')
 
 
 def nothing_to_do(verb: str, node: str, text: str) -> Report:

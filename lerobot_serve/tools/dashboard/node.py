@@ -27,8 +27,8 @@ from lerobot_serve.tools.dashboard.access.rules import NOT_PRIVATE
 from lerobot_serve.tools.dashboard.commands.runner import CommandRunner
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder
+from lerobot_serve.tools.dashboard.document.incidents import instant
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
-from lerobot_serve.tools.dashboard.document.time_of_day import instant
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
 from lerobot_serve.tools.dashboard.evidence.explanations import Explanations
 from lerobot_serve.tools.dashboard.http.application import Application, Sources

@@ -43,12 +43,13 @@ def planned(folder, link: DemoLink) -> dict[str, FleetProcess]:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize('name', ['ros', 'zenoh'])
-def test_the_files_are_those_that_were_agreed_and_up_accepts_both(golden, tmp_path, name):
-    endpoints = {each: f'tcp/127.0.0.1:{7000 + n}' for n, each in enumerate(LISTENING)}
-    link = DemoLink(endpoints if name == 'zenoh' else {})
-    texts = fleet_texts(['robot_1', 'robot_2'], 7, link)
-    golden.holds(f'demo/{name}.txt', '\n'.join(f'{name}\n{text}' for name, text in texts.items()))
+def test_the_files_are_those_that_were_agreed(golden):
+    texts = fleet_texts(['robot_1', 'robot_2'], 7, DemoLink())
+    golden.holds('demo_fleet.txt', '\n'.join(f'{name}\n{text}' for name, text in texts.items()))
+
+
+@pytest.mark.parametrize('link', [DemoLink(), zenoh_link(LISTENING)])
+def test_up_accepts_both_files(tmp_path, link):
     assert set(planned(tmp_path, link)) == {
         *(*process_specs.SLOTS, 'router', 'robot_1', 'robot_1.sim', 'robot_2', 'robot_2.sim'),
     }

@@ -28,7 +28,12 @@ from lerobot_serve.tools.dashboard.document.incident_rules import (
     silence_finding,
     slot_finding,
 )
-from lerobot_serve.tools.dashboard.document.incidents import Incidents, Moment
+from lerobot_serve.tools.dashboard.document.incidents import (
+    Incidents,
+    instant,
+    Moment,
+    time_of_day,
+)
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded
 from lerobot_serve.tools.dashboard.document.router_history import Decisions, Evidence
@@ -41,7 +46,6 @@ from lerobot_serve.tools.dashboard.document.rows import (
     with_new_numbers,
     with_old_numbers,
 )
-from lerobot_serve.tools.dashboard.document.time_of_day import instant, time_of_day
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
 from lerobot_serve.tools.dashboard.robot.edge_state import EdgeSample
 from lerobot_serve.tools.operate import silent_robots
