@@ -21,16 +21,17 @@ import os
 from pathlib import Path
 import signal
 import tempfile
+from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.fleet_stage import FleetStage
+from benchmarks.harness.fleet_stage import FleetStage, ProcessSpec
 from benchmarks.harness.nodes import wait_until_active
 from benchmarks.results.outage import describe, find_outage, KillSamples, Outage, RecordedCommand
 from benchmarks.results.report import Case
 from lerobot_serve.demo import process_specs, steady_time
 from lerobot_serve.demo.node import DemoMonitor
-from lerobot_serve.demo.process_specs import ProcessSpec, server_node_name
+from lerobot_serve.demo.process_specs import server_node_name
 from lerobot_serve.demo.results.scoreboard import Scoreboard
 from lerobot_serve.demo.tour.link import DemoLink, ROS, ZENOH, zenoh_link
 from lerobot_serve.ros import qos
@@ -156,10 +157,7 @@ class FailoverScenario:
         self._wait_for_play(WARM_UP_ACTIONS)
 
     def start_server(self, name: str) -> None:
-        policies = shared_file('config/policies')
-        policy = policies / process_specs.VERSIONS[VERSION]
-        part = process_specs.server_spec(name, policy, VERSION, Path(), self._link)
-        self.stage.start(with_parameters(part, slot=SLOT))
+        self.stage.start(server(name, VERSION, self._link))
 
     def kill(self) -> KillSamples:
         """
@@ -272,20 +270,41 @@ def router(way: FailoverSetup, state: Path, link: DemoLink) -> ProcessSpec:
     return ProcessSpec(process_specs.ROUTER_PROCESS, 'policy_router', parameters=parameters)
 
 
+def server(name: str, version: str, link: DemoLink) -> ProcessSpec:
+    """Return a server with a policy of the demo."""
+    policy = shared_file('config/policies') / process_specs.VERSIONS[version]
+    own = {
+        'policy_kind': 'builtin',
+        'policy_path': policy,
+        'policy_name': version,
+        'policy_root': policy.parent,
+        'slot': SLOT,
+    }
+    given = without_traces(process_specs.server_section(name, version, link), 'policy')
+    return ProcessSpec(name, 'policy_server', f'/{name}', given | own)
+
+
 def robot(way: FailoverSetup, name: str, seed: int, link: DemoLink) -> list[ProcessSpec]:
     """Return the demo's arm and its edge controller, with the servers of the setup."""
-    edge, arm = process_specs.robot_specs(name, seed, Path(), DemoLink())
+    given = process_specs.robot_section(name, seed, DemoLink())
     asked = [process_specs.ROUTER] if way.is_routed else map(server_node_name, way.servers)
-    asks = {'servers': list(asked), 'network_profile': PROFILE}
-    asked = [process_specs.ROUTER_PROCESS] if way.is_routed else way.servers
-    asks |= connected(link, asked)
-    return [with_parameters(edge, **asks), with_parameters(arm, attempt_timeout_s=ATTEMPT_S)]
+    edge = without_traces(given, 'simulated', 'simulation')
+    edge |= {'servers': list(asked), 'network_profile': PROFILE}
+    edge |= connected(link, [process_specs.ROUTER_PROCESS] if way.is_routed else way.servers)
+    arm = {'attempt_timeout_s': ATTEMPT_S, 'outcome_topic': f'{process_specs.ROUTER}/outcome'}
+    return [
+        ProcessSpec(f'{name}_edge', 'edge_controller', f'/{name}', edge),
+        ProcessSpec(f'{name}_arm', 'sim_robot', f'/{name}', given['simulation'] | arm),
+    ]
 
 
-def with_parameters(part: ProcessSpec, **parameters: object) -> ProcessSpec:
-    """Return a part of the demo that leaves no trace, with other parameters."""
-    kept = {name: v for name, v in part.parameters.items() if not name.startswith('trace_')}
-    return replace(part, parameters=kept | parameters)
+def without_traces(section: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """Return the parameters of a section of the demo that leaves no trace, without `keys`."""
+    return {
+        name: value
+        for name, value in section.items()
+        if name not in keys and not name.startswith('trace_')
+    }
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:

@@ -4,18 +4,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 import time
+from typing import Any
 
 from lerobot_serve.contract.records import ReplicaState, SlotState
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.process_specs import ProcessSpec, ROUTER
+from lerobot_serve.demo.process_specs import ROUTER
 from lerobot_serve.demo.results.scoreboard import Scoreboard
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 
 POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process."""
+
+    name: str
+    executable: str
+    namespace: str = ''
+    parameters: dict[str, Any] = field(default_factory=dict)
 
 
 class FleetStage:

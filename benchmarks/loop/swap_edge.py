@@ -15,7 +15,7 @@ from itertools import pairwise
 import os
 from pathlib import Path
 
-from benchmarks.failover import CommandRecorder, FailoverSetup, robot, SLOT, with_parameters
+from benchmarks.failover import CommandRecorder, FailoverSetup, robot, server
 from benchmarks.harness.fleet_stage import FleetStage
 from benchmarks.harness.nodes import wait_until_active
 from benchmarks.results.outage import RecordedCommand
@@ -26,7 +26,6 @@ from lerobot_serve.demo.node import DemoMonitor
 from lerobot_serve.demo.results.scoreboard import Scoreboard
 from lerobot_serve.demo.tour.link import DemoLink
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.processes.node_processes import node_processes
@@ -88,10 +87,7 @@ def measure_swaps(stage: FleetStage, witness: CommandRecorder, swaps: int) -> Ca
 
 def start(stage: FleetStage, witness: CommandRecorder) -> None:
     """Start the server and the robot, and wait until it plays."""
-    policies = shared_file('config/policies')
-    policy = policies / process_specs.VERSIONS[VERSIONS[0]]
-    part = process_specs.server_spec(SERVER, policy, VERSIONS[0], Path(), DemoLink())
-    stage.start(with_parameters(part, slot=SLOT))
+    stage.start(server(SERVER, VERSIONS[0], DemoLink()))
     node = process_specs.server_node_name(SERVER)
     wait_until_active(witness, node, stage.processes.processes[SERVER])
     way = FailoverSetup('swap', (SERVER,))
