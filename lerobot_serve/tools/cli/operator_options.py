@@ -103,39 +103,47 @@ class Operator(Fleet):
         print(without_controls(f'{node}: will {text}'), file=sys.stderr)
         if self.yes or not asks:
             return False
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise WrongCommandLine(
-                'this moves episodes or a robot, and there is no terminal to ask on: add --yes. '
-                'Nothing was changed'
-            )
-        print('Continue? [y/N] ', end='', file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() not in ('y', 'yes'):
-            raise UserError('not confirmed; nothing was changed')
+        ask('Continue?', 'this moves episodes or a robot, and ')
         return True
 
-    def confirmed(
+    def on_router(
         self,
-        client: FleetClient,
-        before: RouterView,
+        router: str,
         verb: str,
-        rule_of: Callable[[RouterView], Rule],
-    ) -> tuple[RouterView, Rule] | Report:
+        rule_of: Callable[[FleetClient, RouterView], Rule],
+        act: Callable[[FleetClient, RouterView, Rule], Report],
+    ) -> Report:
         """
-        Ask for what the verb would do by the rule of the state `before`. Return the state of after
-        the question and its rule, which is the confirmed one; a report when there is nothing to
-        do. Raises UserError without a yes, or when the verb would do something else now.
+        Ask for what a verb would do by its rule, and act in the state of after the question, whose
+        rule is the confirmed one. Raises UserError without a yes, or when the verb would do
+        something else now.
         """
         from lerobot_serve.tools.operate.operations import checked
         from lerobot_serve.tools.operate.rule import changed_text
 
-        now, rule = before, rule_of(before)
-        if checked(rule) and self.confirm(before.name, rule.text, asks=rule.asks):
-            # the question has no time limit, and a rollout goes on meanwhile
-            shown, now = rule.text, client.last_router(before.name) or before
-            rule = rule_of(now)
-            if checked(rule) and (refusal := changed_text(shown, rule.text)):
-                raise UserError(refusal)
-        return (now, rule) if checked(rule) else nothing_to_do(verb, before.name, rule.text)
+        with self.client() as client:
+            now = before = find_router(client, router)
+            rule = rule_of(client, before)
+            if checked(rule) and self.confirm(before.name, rule.text, asks=rule.asks):
+                # the question has no time limit, and a rollout goes on meanwhile
+                shown, now = rule.text, client.last_router(before.name) or before
+                rule = rule_of(client, now)
+                if checked(rule) and (refusal := changed_text(shown, rule.text)):
+                    raise UserError(refusal)
+            if not checked(rule):
+                return nothing_to_do(verb, before.name, rule.text)
+            return act(client, now, rule)
+
+
+def ask(question: str, why: str = '') -> None:
+    """Ask once. Raises UserError without a yes, WrongCommandLine without a terminal."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise WrongCommandLine(
+            f'{why}there is no terminal to ask on: add --yes. Nothing was changed'
+        )
+    print(f'{question} [y/N] ', end='', file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ('y', 'yes'):
+        raise UserError('not confirmed; nothing was changed')
 
 
 def nothing_to_do(verb: str, node: str, text: str) -> Report:

@@ -15,13 +15,14 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, MISSING
 import inspect
-from math import isfinite
 import shutil
 import sys
 from types import SimpleNamespace, UnionType
 from typing import Any, get_args, get_origin, get_type_hints, Literal
 
 from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.tools.argument import Argument as Argument
+from lerobot_serve.tools.argument import number as number
 from lerobot_serve.tools.output.json_text import json_text
 from lerobot_serve.tools.output.report import Report
 from lerobot_serve.tools.output.standard_output import end_output, flush_output
@@ -37,33 +38,6 @@ Main = Callable[[argparse.Namespace], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
-    """
-    What an annotation does not say about an argument.
-
-    help      what it is; the default is added, except for one that says nothing
-    metavar   name of the value in the help
-    parse     from the text to the value; raises ArgumentTypeError
-    flags     in the place of the flag of the parameter's name
-    names     returns the names that a shell completes, without an error
-    nargs     as of argparse, for a flag of several values
-    either    flags of one name exclude each other
-    action    as of argparse, for a flag without a value that changes others
-    names_default   whether the help names the default
-    """
-
-    help: str
-    metavar: str = ''
-    parse: Callable[[str], Any] | None = None
-    flags: tuple[str, ...] = ()
-    names: Callable[..., list[str]] | None = None
-    nargs: str = ''
-    either: str = ''
-    action: type[argparse.Action] | None = None
-    names_default: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Parameter:
     """One parameter of a function, or one flag of a group."""
 
@@ -71,25 +45,6 @@ class Parameter:
     hint: Any
     default: Any
     is_flag: bool = True
-
-
-def number(
-    unit: str, high: float, *, least: float = 0.0, includes_least: bool = False
-) -> Callable[[str], float]:
-    """Return the parser of a number above `least`, or of at least `least`, up to `high`."""
-    bounds = f'{"[" if includes_least else "("}{least:g}, {high:g}]'
-
-    def parse(given: str) -> float:
-        try:
-            found = float(given)
-        except ValueError:
-            found = float('nan')
-        is_low = found < least or (found == least and not includes_least)
-        if not isfinite(found) or is_low or found > high:
-            raise argparse.ArgumentTypeError(f'must be in {bounds} {unit}, got {given}')
-        return found
-
-    return parse
 
 
 def verb_of(function: Callable[..., Report | int]) -> tuple[AddArguments, Main]:

@@ -27,8 +27,8 @@ from lerobot_serve.tools.dashboard.access.rules import NOT_PRIVATE
 from lerobot_serve.tools.dashboard.commands.runner import CommandRunner
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder
+from lerobot_serve.tools.dashboard.document.incidents import instant
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
-from lerobot_serve.tools.dashboard.document.time_of_day import instant
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
 from lerobot_serve.tools.dashboard.evidence.explanations import Explanations
 from lerobot_serve.tools.dashboard.http.application import Application, Sources
@@ -44,6 +44,7 @@ from lerobot_serve.tools.dashboard.ros.zenoh_feed import ZenohFeed
 from lerobot_serve.tools.dashboard.settings import DashboardSettings
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.fleet_state import RobotView
+from lerobot_serve.zenoh.settings import ZenohSettings
 
 # reading parameters ends within the time that the runtime waits for a thread
 READ_LIMIT_S, THREADS = 2.0, 24
@@ -55,7 +56,12 @@ class DashboardNode(SteadyClockNode):
 
     sim_time_refusal = 'a dashboard measures how long ago it heard of a robot'
 
-    def __init__(self, runtime: NodeRuntime, settings: DashboardSettings) -> None:
+    def __init__(
+        self,
+        runtime: NodeRuntime,
+        settings: DashboardSettings,
+        zenoh: ZenohSettings | None = None,
+    ) -> None:
         """Raises UserError when the server cannot listen or a file cannot be used."""
         page, tls, tokens = read_page(), settings.tls(), open_tokens(settings.tokens)
         super().__init__(
@@ -75,8 +81,8 @@ class DashboardNode(SteadyClockNode):
         self._threads = ThreadPoolExecutor(THREADS, 'request')
         self._explanations = Explanations(settings.trace_folder)
         self._captures = Captures(settings.capture_folder)
-        zenoh = ZenohFeed(settings.zenoh) if settings.zenoh else None
-        self._feeds = RobotFeeds(runtime.context, self._robot, self._on_heard, zenoh)
+        feed = ZenohFeed(zenoh) if zenoh else None
+        self._feeds = RobotFeeds(runtime.context, self._robot, self._on_heard, feed)
         self._parameters = ParameterReader(
             lambda: FleetClient(READ_LIMIT_S, node=self, operator=NAME)
         )
@@ -190,7 +196,7 @@ def site_row(site: SiteAccess) -> Json:
 def host_names(settings: DashboardSettings) -> frozenset[str]:
     """Return the names under which the page is opened; addresses are always allowed."""
     own = ('localhost', socket.gethostname(), socket.getfqdn(), settings.address)
-    return frozenset(name.lower() for name in (*own, *settings.host_names))
+    return frozenset(name.lower() for name in (*own, *settings.host_name))
 
 
 def print_address(settings: DashboardSettings, port: int, tokens: Tokens, *, is_tls: bool) -> None:

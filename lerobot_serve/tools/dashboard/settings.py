@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-import ssl
-from typing import TYPE_CHECKING
+import sys
+from typing import Annotated, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError
+from lerobot_serve.ros_home import ros_home
+from lerobot_serve.tools.argument import Argument
 
 if TYPE_CHECKING:
-    from lerobot_serve.zenoh.settings import ZenohSettings
+    import ssl
 
 ADDRESS, PORT, LAST_PORT = '127.0.0.1', 8300, 65535
 TOKENS = Path('lerobot_serve/dashboard_tokens')
@@ -21,21 +24,46 @@ TOKENS = Path('lerobot_serve/dashboard_tokens')
 class DashboardSettings:
     """
     See docs/dashboard.md. The folders are made where they are missing, as the nodes that write
-    them do: the dashboard of a fleet starts before its nodes. `host_names` are names under which
-    the page is opened beside localhost and that of this machine; `prints_token`: print the
-    address with the token.
+    them do: the dashboard of a fleet starts before its nodes.
     """
 
-    tokens: Path
-    address: str = ADDRESS
-    port: int = PORT
-    host_names: tuple[str, ...] = ()
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    trace_folder: Path | None = None
-    capture_folder: Path | None = None
-    prints_token: bool = False
-    zenoh: ZenohSettings | None = None
+    address: Annotated[
+        str,
+        Argument(f'address to listen on ({ADDRESS}: this machine alone)', names_default=False),
+    ] = ADDRESS
+    port: Annotated[int, Argument('port, 0 for a free one', 'N')] = PORT
+    host_name: Annotated[
+        Sequence[str],
+        Argument(
+            'further names under which the page is opened (localhost and that of this machine)',
+            'NAME',
+            nargs='+',
+        ),
+    ] = ()
+    token_file: Annotated[
+        Path | None,
+        Argument(
+            'lines NAME TOKEN of those who may act (below ROS_HOME, made at the first start)',
+            'FILE',
+        ),
+    ] = None
+    print_token: Annotated[
+        bool,
+        Argument('print the address with the token also where the output is no terminal'),
+    ] = False
+    tls_certificate: Annotated[Path | None, Argument('serve https', 'FILE')] = None
+    tls_key: Annotated[Path | None, Argument('key of the certificate', 'FILE')] = None
+    trace_folder: Annotated[Path | None, Argument('traces, to explain incidents', 'FOLDER')] = None
+    capture_folder: Annotated[Path | None, Argument('captures of policy servers', 'FOLDER')] = None
+
+    @property
+    def tokens(self) -> Path:
+        return (self.token_file or ros_home() / TOKENS).expanduser().absolute()
+
+    @property
+    def prints_token(self) -> bool:
+        """Whether to print the address with the token."""
+        return self.print_token or sys.stdout.isatty()
 
     def __post_init__(self) -> None:
         """Raise UserError for what cannot be right."""
@@ -54,6 +82,8 @@ class DashboardSettings:
         """Return the settings of TLS, None without. Raises UserError."""
         if self.tls_certificate is None or self.tls_key is None:
             return None
+        import ssl
+
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:

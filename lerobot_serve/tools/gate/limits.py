@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 import math
+from typing import Annotated
 
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.tools.argument import Argument
 
 # limits of safety gates may not be relaxed: these gates cannot be overridden
 STRICTEST: dict[str, tuple[str, float]] = {
@@ -21,24 +23,32 @@ STRICTEST: dict[str, tuple[str, float]] = {
 @dataclass(frozen=True, slots=True)
 class GateLimits:
     """
-    See the fields; each is an option of `lerobot-serve gate`.
+    Each is an option of `lerobot-serve gate`.
 
     The shares are of chunks, the evidence is that of the canary.
     """
 
-    # distinct episodes without which nothing is decided
-    minimum_episodes: int = 30
-    # chunks that the safety cage would change [%]: at most this, or the ratio times the parent's
-    cage_percent: float = 2.0
-    cage_ratio: float = 1.1
-    # largest distance of the distributions of velocity of any action, in spreads of the parent's
-    velocity_distance: float = 0.5
-    # largest deficit of the success rate, of all episodes and of any task
-    margin: float = 0.1
-    latency_ratio: float = 1.5
-    memory_ratio: float = 1.5
-    # smallest cosine of the motions of both policies, in all and in any task
-    similarity: float = 0.85
+    minimum_episodes: Annotated[int, Argument('distinct episodes that are needed', 'N')] = 30
+    cage_percent: Annotated[
+        float, Argument('share of chunks that the cage would change [%], at most', 'X')
+    ] = 2.0
+    cage_ratio: Annotated[float, Argument('or this many times the share of the parent', 'X')] = 1.1
+    velocity_distance: Annotated[
+        float,
+        Argument("distance of the velocities, in spreads of the parent's, at most", 'X'),
+    ] = 0.5
+    # of all episodes and of any task
+    margin: Annotated[float, Argument('deficit of the success rate that is acceptable', 'X')] = 0.1
+    latency_ratio: Annotated[
+        float, Argument('p99 of the inference time, over that of the parent, at most', 'X')
+    ] = 1.5
+    memory_ratio: Annotated[
+        float, Argument('bytes of the files, over those of the parent, at most', 'X')
+    ] = 1.5
+    # in all and in any task
+    similarity: Annotated[
+        float, Argument('cosine of the motions of both policies, at least', 'X')
+    ] = 0.85
 
     def __post_init__(self) -> None:
         for name, (rule, bound) in STRICTEST.items():

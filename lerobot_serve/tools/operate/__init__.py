@@ -3,6 +3,6 @@
 Operate a running fleet: rollouts, slots and robots, for the verbs of `lerobot-serve`.
 
 `fleet_client`, its `service_calls` and `discovery/` alone know ROS; `operations`,
-`replica_loading` and `swap/swapping` change something through it and confirm the change; all other
+`replica_loading` and `swapping` change something through it and confirm the change; all other
 modules are pure.
 """

@@ -32,23 +32,6 @@ from lerobot_serve.tools.operate.rule import (
 )
 from lerobot_serve.tools.operate.slot_rules import ROBOT_RULES, SLOT_RULES
 
-__all__ = [
-    'Effect',
-    'ROBOT_RULES',
-    'ROLLOUT_RULES',
-    'RobotVerb',
-    'Rule',
-    'SLOT_RULES',
-    'SlotVerb',
-    'Verb',
-    'drain_consequence',
-    'filled',
-    'restore_consequence',
-    'robot_rule',
-    'rollout_rule',
-    'slot_rule',
-    'split_refusal',
-]
 NEWER = refuse(
     'the router is in the state {state}, which this version of lerobot-serve does not know: run '
     'the verb with the version of the router'

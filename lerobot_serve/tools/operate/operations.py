@@ -17,11 +17,11 @@ from lerobot_serve.parameters import build_parameters, parameter_specs
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.operate import silent_robots
-from lerobot_serve.tools.operate.commands import Effect, RobotVerb, Rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown, unconfirmed_text
 from lerobot_serve.tools.operate.rollout.rollout_view import changes, RolloutSettings
 from lerobot_serve.tools.operate.rollout.steering import split_text
+from lerobot_serve.tools.operate.rule import Effect, RobotVerb, Rule
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient

@@ -132,19 +132,11 @@ class ServiceCalls:
         success: bool = reply.success
         return success
 
-    def server_status(self, node: str) -> tuple[str, str]:
-        """Return the fingerprint of the policy of a server, and its state in words."""
-        status = self._status(node)
-        return status.policy, status.text
-
     def server(self, node: str) -> ServerView:
         """Return the state of a policy server."""
-        return ServerView(node, self._status(node))
-
-    def _status(self, node: str) -> ServerStatus:
         service = f'{node}/get_status'
         reply = self._call(GetStatus, service, GetStatus.Request(), idempotent=True)
-        return decode(ServerStatus, serialize_message(reply.status))
+        return ServerView(node, decode(ServerStatus, serialize_message(reply.status)))
 
     def swap_policy(self, node: str, path: str) -> tuple[bool, str]:
         """Begin to replace the policy of a server; return whether it loads, and a text."""

@@ -23,7 +23,7 @@ from lerobot_serve.tools.loop.decisions import rollout_facts, RolloutFacts, Step
 from lerobot_serve.tools.loop.journal import Journal, JOURNAL_FILE
 from lerobot_serve.tools.loop.settings import LoopSettings
 from lerobot_serve.tools.loop.verb_process import VerbResult
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ServerView
 from lerobot_serve.tools.operate.operations import checked
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.rollout import rollouts
@@ -33,7 +33,7 @@ from support.night.clock import NightClock
 from support.night.robots import NightRobot
 from support.night.router_process import NAME, NightRouter
 from support.night.servers import CHANGE_S, LOAD_S, NightServer
-from support.tools.operator_states import robot_of
+from support.tools.operator_states import robot_of, server_of
 
 GATE_S, STATE_LIMIT_S, ROBOT_LIMIT_S, POLL_S = 30.0, 10.0, 300.0, 1.0
 CUT_LINE = '{"at": "2026-'
@@ -116,8 +116,9 @@ class FleetOfTheNight:
         self._router.poll()
         return is_done
 
-    def server_status(self, server: str) -> tuple[str, str]:
-        return self._servers[server].policy, self._servers[server].text
+    def server(self, server: str) -> ServerView:
+        found = self._servers[server]
+        return server_of(server, 'ACTIVE', policy=found.policy, text=found.text)
 
     def control_slot(
         self, name: str, command: str, *, reason: str, **values: Any

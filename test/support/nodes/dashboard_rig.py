@@ -17,6 +17,7 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.dashboard.document.merge_patch import applied
 from lerobot_serve.tools.dashboard.node import DashboardNode
 from lerobot_serve.tools.dashboard.settings import DashboardSettings
+from lerobot_serve.zenoh.settings import ZenohSettings
 from support.waiting import wait_until
 
 LIMIT_S = 30.0
@@ -78,12 +79,14 @@ class Viewer:
 class DashboardRig:
     """One dashboard; `close` ends it and its viewers."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, zenoh: ZenohSettings | None = None, **settings: Any) -> None:
         self._tokens = folder / 'tokens'
         self._runtime = NodeRuntime([])
         self._viewers: list[Viewer] = []
         self.node = DashboardNode(
-            self._runtime, DashboardSettings(tokens=self._tokens, port=0, **settings)
+            self._runtime,
+            DashboardSettings(token_file=self._tokens, port=0, **settings),
+            zenoh,
         )
         self._runtime.add(self.node)
         self._runtime.start()

@@ -34,7 +34,7 @@ STAMPS = {
     'benchmarks/gateways/wire_requests.py': 'a field of the protocol of others',
     'benchmarks/fleet_growth.py': 'compared with the stamp of a message of the same machine',
     'benchmarks/trace_cost/tools.py': 'the header of a trace',
-    'tools/dashboard/document/time_of_day.py': 'times of day for people',
+    'tools/dashboard/document/incidents.py': 'times of day for people',
     'policies/remote/lerobot_async.py': 'a field of the protocol of others',
     'tools/keys/certificates.py': 'the validity of certificates',
     'tools/cli/verbs/keys.py': 'whether a certificate has expired',

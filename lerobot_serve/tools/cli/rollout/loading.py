@@ -18,13 +18,11 @@ from lerobot_serve.tools.cli.operator_options import (
     RouterName,
 )
 from lerobot_serve.tools.cli.signature import Argument
-from lerobot_serve.tools.operate.rule import Rule
 from lerobot_serve.tools.output.report import Report
 from lerobot_serve.tools.output.text import without_controls
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
-    from lerobot_serve.tools.operate.fleet_state import RouterView
     from lerobot_serve.tools.operate.outcome import Result
     from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 
@@ -64,30 +62,25 @@ def start(
     from lerobot_serve.tools.operate.rollout.replica_loading import POLICY_PATH
 
     steps = rollouts.parsed_plan(plan)
-    with operator.client() as client:
-
-        def rule_of(state: RouterView) -> Rule:
-            return rollouts.start_rule(
-                state,
-                policy,
-                steps,
-                lambda: read_settings(client, state.name).plan,
-                lambda server: client.get_parameters(server, [POLICY_PATH])[POLICY_PATH] or '',
-                skips_shadow=skip_shadow,
-            )
-
-        before = find_router(client, router)
-        found = operator.confirmed(client, before, 'rollout start', rule_of)
-        if isinstance(found, Report):
-            return found
-        now = found[0]
-        return run_loading(
+    return operator.on_router(
+        router,
+        'rollout start',
+        lambda client, state: rollouts.start_rule(
+            state,
+            policy,
+            steps,
+            lambda: read_settings(client, state.name).plan,
+            lambda server: client.get_parameters(server, [POLICY_PATH])[POLICY_PATH] or '',
+            skips_shadow=skip_shadow,
+        ),
+        lambda client, now, _: run_loading(
             client,
             load_timeout_s,
             lambda loader: rollouts.start(
                 loader, now, policy, steps, reason=reason, skips_shadow=skip_shadow
             ),
-        )
+        ),
+    )
 
 
 def finish(
@@ -100,15 +93,14 @@ def finish(
     """Load the promoted policy into slot a, as champion. Raises UserError, ResultUnknown."""
     from lerobot_serve.tools.operate.rollout import rollouts
 
-    with operator.client() as client:
-        before = find_router(client, router)
-        found = operator.confirmed(client, before, 'rollout finish', rollouts.finish_rule)
-        if isinstance(found, Report):
-            return found
-        now = found[0]
-        return run_loading(
+    return operator.on_router(
+        router,
+        'rollout finish',
+        lambda _, state: rollouts.finish_rule(state),
+        lambda client, now, _: run_loading(
             client, load_timeout_s, lambda loader: rollouts.finish(loader, now, reason=reason)
-        )
+        ),
+    )
 
 
 def shadow(

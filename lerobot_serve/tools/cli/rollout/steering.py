@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from lerobot_serve.tools.cli.operator_options import find_router, Operator, Reason, RouterName
+from lerobot_serve.tools.cli.operator_options import Operator, Reason, RouterName
 from lerobot_serve.tools.cli.signature import Argument
-from lerobot_serve.tools.operate.rule import Rule, Verb
+from lerobot_serve.tools.operate.rule import Verb
 from lerobot_serve.tools.output.report import Report
 
 
@@ -51,27 +51,26 @@ def steer(
     step: Verb, reason: str, router: str, operator: Operator, *, at_once: bool = False
 ) -> Report:
     """Run a step that is one command of the router. Raises UserError, ResultUnknown."""
-    from lerobot_serve.tools.operate.fleet_state import RouterView
     from lerobot_serve.tools.operate.operations import read_settings, run_rule
     from lerobot_serve.tools.operate.rollout.steering import steered_slot, steering_rule
 
     verb = f'rollout {step.value}'
-    with operator.client() as client:
-
-        def rule_of(state: RouterView) -> Rule:
-            return steering_rule(
-                step, state, lambda: read_settings(client, state.name).plan, at_once=at_once
-            )
-
-        before = find_router(client, router)
-        found = operator.confirmed(client, before, verb, rule_of)
-        if isinstance(found, Report):
-            return found
-        now, rule = found
-        slot = steered_slot(step, now)
-        return run_rule(
-            client, now, rule, verb=verb, slot=slot, at_once=at_once, reason=reason
-        ).report()
+    return operator.on_router(
+        router,
+        verb,
+        lambda client, state: steering_rule(
+            step, state, lambda: read_settings(client, state.name).plan, at_once=at_once
+        ),
+        lambda client, now, rule: run_rule(
+            client,
+            now,
+            rule,
+            verb=verb,
+            slot=steered_slot(step, now),
+            at_once=at_once,
+            reason=reason,
+        ).report(),
+    )
 
 
 def stop(*, reason: Reason = '', router: RouterName = '', operator: Operator) -> Report:
@@ -79,11 +78,9 @@ def stop(*, reason: Reason = '', router: RouterName = '', operator: Operator) ->
     from lerobot_serve.tools.operate.commands import rollout_rule
     from lerobot_serve.tools.operate.rollout import rollouts
 
-    with operator.client() as client:
-        before = find_router(client, router)
-        found = operator.confirmed(
-            client, before, 'rollout stop', lambda state: rollout_rule(Verb.STOP, state.canary)
-        )
-        if isinstance(found, Report):
-            return found
-        return rollouts.stop(client, found[0], reason).report()
+    return operator.on_router(
+        router,
+        'rollout stop',
+        lambda _, state: rollout_rule(Verb.STOP, state.canary),
+        lambda client, now, _: rollouts.stop(client, now, reason).report(),
+    )

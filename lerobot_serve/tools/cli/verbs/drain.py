@@ -7,13 +7,12 @@ from typing import Annotated
 
 from lerobot_serve.tools.cli.operator_options import (
     EXIT_STATUSES,
-    find_router,
     Operator,
     Reason,
     RouterName,
 )
 from lerobot_serve.tools.cli.signature import Argument, verb_of
-from lerobot_serve.tools.operate.rule import Rule, SlotVerb
+from lerobot_serve.tools.operate.rule import SlotVerb
 from lerobot_serve.tools.output.report import Report
 
 HELP = 'give a slot of the router no new episodes until `restore`'
@@ -49,30 +48,24 @@ def run_slot_verb(
     at_once: bool = False,
 ) -> Report:
     """Run one command of a router on one slot. Raises UserError, ResultUnknown."""
-    from lerobot_serve.tools.operate.fleet_state import RouterView
     from lerobot_serve.tools.operate.names import resolve_slot
     from lerobot_serve.tools.operate.operations import read_settings, run_rule
     from lerobot_serve.tools.operate.rollout.steering import slot_steering_rule
 
-    with operator.client() as client:
-
-        def rule_of(state: RouterView) -> Rule:
-            return slot_steering_rule(
-                verb,
-                resolve_slot(slot, state),
-                state,
-                lambda: read_settings(client, state.name).plan,
-                at_once=at_once,
-            )
-
-        before = find_router(client, router)
-        found = operator.confirmed(client, before, verb.value, rule_of)
-        if isinstance(found, Report):
-            return found
-        now, rule = found
-        return run_rule(
+    return operator.on_router(
+        router,
+        verb.value,
+        lambda client, state: slot_steering_rule(
+            verb,
+            resolve_slot(slot, state),
+            state,
+            lambda: read_settings(client, state.name).plan,
+            at_once=at_once,
+        ),
+        lambda client, now, rule: run_rule(
             client, now, rule, verb=verb.value, slot=slot, at_once=at_once, reason=reason
-        ).report()
+        ).report(),
+    )
 
 
 add_arguments, main = verb_of(drain)

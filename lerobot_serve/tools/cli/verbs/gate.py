@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.tools.cli.arguments import Parameters
-from lerobot_serve.tools.cli.signature import Argument, Parameter, verb_of
+from lerobot_serve.tools.cli.signature import Argument, verb_of
 from lerobot_serve.tools.gate.limits import GateLimits
 from lerobot_serve.tools.output.report import Report
 
@@ -24,32 +24,6 @@ EXAMPLE = (
     '--records gates  | exit status 0 when it passes, 1 for an unreadable recording or policy, 2 '
     'for a wrong command line, 3 when it is refused or held, 4 when there are too few episodes'
 )
-# field of GateLimits -> help
-LIMITS = {
-    'minimum_episodes': 'distinct episodes that are needed',
-    'cage_percent': 'share of chunks that the cage would change [%], at most',
-    'cage_ratio': 'or this many times the share of the parent',
-    'velocity_distance': "distance of the velocities, in spreads of the parent's, at most",
-    'margin': 'deficit of the success rate that is acceptable',
-    'latency_ratio': 'p99 of the inference time, over that of the parent, at most',
-    'memory_ratio': 'bytes of the files, over those of the parent, at most',
-    'similarity': 'cosine of the motions of both policies, at least',
-}
-
-
-def limit_flags() -> list[Parameter]:
-    """Return the flags of the limits."""
-    return [
-        Parameter(
-            each.name,
-            Annotated[
-                type(each.default),
-                Argument(LIMITS[each.name], 'N' if isinstance(each.default, int) else 'X'),
-            ],
-            each.default,
-        )
-        for each in fields(GateLimits)
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +77,7 @@ def gate(
         Argument('let a performance gate pass; needs --reason', 'GATE', flags=('--override',)),
     ] = (),
     reason: Annotated[str, Argument('why; your name is added', 'TEXT')] = '',
-    limits: Annotated[GateLimits, limit_flags()],
+    limits: GateLimits,
 ) -> Report:
     """
     Replay and evaluate. Raises BagError, TraceError, ReplayError, PolicyError, ParameterError,

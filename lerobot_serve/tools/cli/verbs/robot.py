@@ -111,9 +111,10 @@ def run_on_all(action: str, reason: str, operator: Operator, *, shows_progress: 
 
 def run_action(name: str, action: str, reason: str, operator: Operator) -> Report:
     """Run the action on one robot. Raises UserError, ResultUnknown."""
-    from lerobot_serve.tools.operate.commands import robot_rule, RobotVerb
+    from lerobot_serve.tools.operate.commands import robot_rule
     from lerobot_serve.tools.operate.names import resolve_robot
     from lerobot_serve.tools.operate.operations import checked, run_robot_verb
+    from lerobot_serve.tools.operate.rule import RobotVerb
 
     verb = RobotVerb(action)
     with operator.client() as client:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from lerobot_serve.tools.cli import operator_options
-from lerobot_serve.tools.cli.operator_options import Operator, Reason, RouterName
+from lerobot_serve.tools.cli.operator_options import EXIT_STATUSES, Operator, Reason, RouterName
 from lerobot_serve.tools.cli.signature import Argument, verb_of
 from lerobot_serve.tools.output.report import Report
 
 HELP = 'set the share of new episodes for slot a'
-EXAMPLE = f'example: lerobot-serve split 80  {operator_options.EXIT_STATUSES}'
+EXAMPLE = f'example: lerobot-serve split 80  {EXIT_STATUSES}'
 
 
 def split(
@@ -26,14 +25,12 @@ def split(
     from lerobot_serve.tools.operate.rollout.steering import check_percent, split_rule
 
     check_percent(percent)
-    with operator.client() as client:
-        before = operator_options.find_router(client, router)
-        found = operator.confirmed(
-            client, before, 'split', lambda state: split_rule(state, percent)
-        )
-        if isinstance(found, Report):
-            return found
-        return operations.set_split(client, found[0], percent, reason).report()
+    return operator.on_router(
+        router,
+        'split',
+        lambda _, state: split_rule(state, percent),
+        lambda client, now, _: operations.set_split(client, now, percent, reason).report(),
+    )
 
 
 add_arguments, main = verb_of(split)

@@ -39,13 +39,12 @@ def swap(
     operator: Operator,
 ) -> Report:
     """Load the policy; with `wait`, until it serves. Raises UserError, ResultUnknown."""
+    from lerobot_serve.tools.operate import swapping
     from lerobot_serve.tools.operate.operations import checked
-    from lerobot_serve.tools.operate.swap import swapping
-    from lerobot_serve.tools.operate.swap.swap_rules import swap_rule
 
     with operator.client() as client:
         before = swapping.find_server(client, server)
-        rule = swap_rule(before, policy)
+        rule = swapping.swap_rule(before, policy)
         checked(rule)
         operator.confirm(before.name, rule.text, asks=rule.asks)
         wait_s = load_timeout_s if wait else None

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.ros_home import ros_home
+from lerobot_serve.tools.cli.operator_options import ask
 from lerobot_serve.tools.cli.signature import Argument, steps_of
 from lerobot_serve.tools.output.report import Report
 
@@ -149,19 +150,10 @@ def delete(
     opened = _opened(store)
     entry = opened.entry(version)
     if not yes:
-        _confirm(f'Delete {entry.id} of {_folder(store)}?')
+        ask(f'Delete {entry.id} of {_folder(store)}?')
     opened.delete(entry.id, also_parent=also_parent)
     print(f'{entry.id} is deleted')
     return 0
-
-
-def _confirm(question: str) -> None:
-    """Ask once. Raises UserError without a yes, WrongCommandLine without a terminal."""
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise WrongCommandLine('there is no terminal to ask on: add --yes. Nothing was changed')
-    print(f'{question} [y/N] ', end='', file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ('y', 'yes'):
-        raise UserError('not confirmed; nothing was changed')
 
 
 def publish(

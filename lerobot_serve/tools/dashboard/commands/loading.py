@@ -7,7 +7,7 @@ thread of its own, and the document has its newest line: `Loading`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lerobot_serve.errors import UserError
@@ -45,7 +45,7 @@ ReportStep = Callable[[Loading], object]
 def without_result(begun: Loading, reason: str) -> Loading:
     """Return the end of a step about which nothing is known."""
     text = f'the result is not known ({reason}); look at the state of the router'
-    return Loading(begun.number, begun.verb, begun.by, text, UNKNOWN)
+    return replace(begun, text=text, state=UNKNOWN)
 
 
 def run_loading(
@@ -54,14 +54,15 @@ def run_loading(
     """Run the verb by the functions of the command line; report each step, return the end."""
 
     def on_step(line: str) -> None:
-        report(Loading(begun.number, begun.verb, begun.by, line))
+        report(replace(begun, text=line))
 
     try:
         done = _result(client, node, request, on_step)
     except (UserError, ResultUnknown) as error:
         state = UNKNOWN if isinstance(error, ResultUnknown) else FAILED
-        return Loading(begun.number, begun.verb, begun.by, str(error), state)
-    return Loading(begun.number, begun.verb, done.by, done.text, DONE, tuple(done.changes))
+        return replace(begun, text=str(error), state=state)
+    changes = tuple(done.changes)
+    return replace(begun, by=done.by, text=done.text, state=DONE, changes=changes)
 
 
 def _result(

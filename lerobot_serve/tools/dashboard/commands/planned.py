@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from lerobot_serve.contract.records import SlotState
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.commands import request as commands
 from lerobot_serve.tools.dashboard.commands.request import CommandRequest
-from lerobot_serve.tools.operate.commands import Effect, robot_rule, Rule
+from lerobot_serve.tools.operate.commands import robot_rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.names import resolve_slot
 from lerobot_serve.tools.operate.robots.every_robot import every_robot_rule
@@ -23,6 +23,9 @@ from lerobot_serve.tools.operate.rollout.steering import (
     steered_slot,
     steering_rule,
 )
+from lerobot_serve.tools.operate.rule import Effect, Rule
+
+T = TypeVar('T')
 
 
 class FleetStates(Protocol):
@@ -107,10 +110,11 @@ def refusal_text(now: Planned) -> str:
     return now.text if now.rule.effect is Effect.REFUSE else ''
 
 
-def checked_target(found: object, node: str, what: str) -> None:
-    """Raise UserError when a target is not there."""
+def checked_target(found: T | None, node: str, what: str) -> T:
+    """Return a target. Raises UserError when it is not there."""
     if found is None:
         raise UserError(
             f'no {what} {node[:80]!r} is heard of; it ended, or the page is old: reload it. '
             'Nothing was changed'
         )
+    return found

@@ -10,10 +10,10 @@ from msgspec import Meta
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.files.load import load, Record, Refused, rule
-from lerobot_serve.tools.operate.commands import RobotVerb, SlotVerb, Verb
 from lerobot_serve.tools.operate.robots.every_robot import EVERY_VERBS
 from lerobot_serve.tools.operate.rollout.rollouts import DEFAULT_PLAN, parsed_plan
 from lerobot_serve.tools.operate.rollout.steering import check_percent, STEERING_VERBS
+from lerobot_serve.tools.operate.rule import RobotVerb, SlotVerb, Verb
 
 # verb of the page -> the verb of the tables
 ROLLOUT: dict[str, Verb] = {f'rollout {verb.value}': verb for verb in STEERING_VERBS}

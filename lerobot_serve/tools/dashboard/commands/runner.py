@@ -30,13 +30,12 @@ from lerobot_serve.tools.dashboard.commands.planned import (
 from lerobot_serve.tools.dashboard.commands.request import BadRequest, CommandRequest, Reply
 from lerobot_serve.tools.dashboard.document.rows import effect_of
 from lerobot_serve.tools.operate import operations
-from lerobot_serve.tools.operate.commands import Effect, RobotVerb, Verb
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
 from lerobot_serve.tools.operate.robots import every_robot
 from lerobot_serve.tools.operate.rollout import rollouts
-from lerobot_serve.tools.operate.rule import changed_text
+from lerobot_serve.tools.operate.rule import changed_text, Effect, RobotVerb, Verb
 from lerobot_serve.tools.output.text import without_controls
 
 COMMANDS, CALL_LIMIT_S = 8, 5.0

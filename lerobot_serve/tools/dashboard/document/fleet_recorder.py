@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
 
 from lerobot_serve.contract.names import node_name
 from lerobot_serve.contract.records import ServerStatus, ShadowSummary
@@ -29,7 +28,12 @@ from lerobot_serve.tools.dashboard.document.incident_rules import (
     silence_finding,
     slot_finding,
 )
-from lerobot_serve.tools.dashboard.document.incidents import Incidents, Moment
+from lerobot_serve.tools.dashboard.document.incidents import (
+    Incidents,
+    instant,
+    Moment,
+    time_of_day,
+)
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded
 from lerobot_serve.tools.dashboard.document.router_history import Decisions, Evidence
@@ -42,7 +46,6 @@ from lerobot_serve.tools.dashboard.document.rows import (
     with_new_numbers,
     with_old_numbers,
 )
-from lerobot_serve.tools.dashboard.document.time_of_day import instant, time_of_day
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
 from lerobot_serve.tools.dashboard.robot.edge_state import EdgeSample
 from lerobot_serve.tools.operate import silent_robots
@@ -52,17 +55,12 @@ from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 
 NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0
 ROBOT, ROUTER, SERVER, LEARNER = 'robots', 'routers', 'servers', 'learners'
-View = TypeVar('View')
 WORDS = {
     ROBOT: 'the robot',
     ROUTER: 'the router',
     SERVER: 'the server',
     LEARNER: 'the learner',
 }
-
-
-class _Known(Protocol[View]):
-    view: View | None
 
 
 @dataclass(slots=True)
@@ -224,8 +222,8 @@ class FleetRecorder:
 
     def _client(self, kind: str, node: str) -> str:
         """Return the name of a robot in traces, empty for a router or server."""
-        found = self._robots.get(node) if kind == ROBOT else None
-        return found.view.edge.client_id if found and found.view else ''
+        view = self._robots.get(node, _Robot()).view if kind == ROBOT else None
+        return view.edge.client_id if view else ''
 
     def _note(self, who: str, findings: Iterable[Finding], now_s: float, client: str = '') -> None:
         for finding in findings:
@@ -241,46 +239,33 @@ class FleetRecorder:
     # for commands and requests; any thread
 
     def router(self, node: str) -> RouterView:
-        """Return the newest state of a router. Raises UserError."""
-        return self._newest(ROUTER, node, self._routers.get(node))
-
-    def plan(self, router: str) -> CanaryPlan | None:
-        """Return the plan of a router as far as it is known."""
-        found = self._routers.get(router)
-        return found.plan if found else None
-
-    def robot(self, node: str) -> RobotView:
-        """Return the newest state of a robot, SILENT if it is not heard of. Raises UserError."""
-        view = self._known_view(ROBOT, node, self._robots.get(node))
-        return silent_robots.unheard_robot(view) if (ROBOT, node) in self._silent else view
-
-    def robots(self) -> list[RobotView]:
-        """Return the newest state of each robot, SILENT if it is not heard of."""
-        return [self.robot(node) for node, robot in list(self._robots.items()) if robot.view]
-
-    def _newest(self, kind: str, node: str, found: _Known[View] | None) -> View:
-        """Return the newest state of a source that is heard of. Raises UserError."""
-        view = self._known_view(kind, node, found)
-        if (kind, node) in self._silent:
+        """Return the newest state of a router that is heard of. Raises UserError."""
+        view = checked_target(self._routers.get(node, _Router()).view, node, 'router')
+        if (ROUTER, node) in self._silent:
             raise UserError(
                 f'{node} is silent: it ended, hangs, or is not reached; what it would do is not '
                 'known. Nothing was changed'
             )
         return view
 
-    def _known_view(self, kind: str, node: str, found: _Known[View] | None) -> View:
-        """Return the last state of a source. Raises UserError for one that is not known."""
-        view = found.view if found else None
-        checked_target(view, node, WORDS[kind].removeprefix('the '))
-        assert view
-        return view
+    def plan(self, router: str) -> CanaryPlan | None:
+        """Return the plan of a router as far as it is known."""
+        return self._routers.get(router, _Router()).plan
+
+    def robot(self, node: str) -> RobotView:
+        """Return the newest state of a robot, SILENT if it is not heard of. Raises UserError."""
+        view = checked_target(self._robots.get(node, _Robot()).view, node, 'robot')
+        return silent_robots.unheard_robot(view) if (ROBOT, node) in self._silent else view
+
+    def robots(self) -> list[RobotView]:
+        """Return the newest state of each robot, SILENT if it is not heard of."""
+        return [self.robot(node) for node, robot in list(self._robots.items()) if robot.view]
 
     def router_of_episode(self, episode_id: str) -> str:
         """Return the router that placed an episode. Raises UserError."""
-        node = self._placed.get(episode_id)
-        checked_target(node, episode_id, 'episode')
-        assert node
-        return self.router(node).name
+        return self.router(
+            checked_target(self._placed.get(episode_id), episode_id, 'episode')
+        ).name
 
     def evidence(self, node: str) -> Evidence | None:
         """Return the evidence of a router; None for a name that is not there."""

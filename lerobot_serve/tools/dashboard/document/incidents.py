@@ -9,6 +9,7 @@ push all others out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 from lerobot_serve.tools.dashboard.document.incident_rules import Finding
@@ -27,6 +28,19 @@ class Moment(NamedTuple):
     at_ms: int
     of_day: str
     instant: str
+
+
+# times for people; nothing is measured or compared with them
+
+
+def time_of_day() -> str:
+    """Return the local time of day, for example 18:02:11."""
+    return datetime.now().astimezone().strftime('%H:%M:%S')
+
+
+def instant() -> str:
+    """Return date and time in UTC, for example 2026-11-23T18:00:00Z."""
+    return datetime.now(timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from lerobot_serve.tools.dashboard.document.printed_numbers import (
     whole,
 )
 from lerobot_serve.tools.dashboard.robot.edge_state import EdgeSample
-from lerobot_serve.tools.operate.commands import rollout_rule, Rule, Verb
+from lerobot_serve.tools.operate.commands import rollout_rule
 from lerobot_serve.tools.operate.fleet_state import (
     headroom,
     latency_ms_p95,
@@ -48,6 +48,7 @@ from lerobot_serve.tools.operate.robots.fleet_table import (
 from lerobot_serve.tools.operate.rollout import rollout_view
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 from lerobot_serve.tools.operate.rollout.steering import steering_rule, STEERING_VERBS
+from lerobot_serve.tools.operate.rule import Rule, Verb
 
 SILENT_RANK, STOPPED_RANK, FIRST_RANK = 0, 1, 2
 # change with every message; a row takes them at most once per NOISY_PERIOD_S

@@ -36,18 +36,12 @@ from lerobot_serve_interfaces.msg import (
 
 PACKAGE = 'lerobot_serve_interfaces/msg'
 GRAPH_PERIOD_S, GRAPH_LIMIT_S, GRAPH_SHARE = 1.0, 3.0, 0.01
+# what publishes a state -> its type
+TYPES = {ROBOT: EdgeState, ROUTER: RouterState, SERVER: ServerStatus, LEARNER: LearnerState}
 # type of a topic -> its last word, and what publishes it
 SOURCES = {
-    f'{PACKAGE}/EdgeState': ('/state', ROBOT),
-    f'{PACKAGE}/RouterState': ('/state', ROUTER),
-    f'{PACKAGE}/ServerStatus': ('/status', SERVER),
-    f'{PACKAGE}/LearnerState': ('/state', LEARNER),
-}
-TYPES = {
-    ROBOT: EdgeState,
-    ROUTER: RouterState,
-    SERVER: ServerStatus,
-    LEARNER: LearnerState,
+    f'{PACKAGE}/{kind.__name__}': ('/status' if source == SERVER else '/state', source)
+    for source, kind in TYPES.items()
 }
 # of a router beside its state
 CANARY, SHADOW, OUTCOME = 'canary', 'shadow_summary', 'outcome'

@@ -14,13 +14,14 @@ from rclpy.node import Node
 from lerobot_serve.contract.records import LearnerState
 from lerobot_serve.tools.operate.discovery.graph_search import GRAPH_POLL_S, GraphSearch, STATE
 from lerobot_serve.tools.operate.discovery.latched_states import LatchedStates
-from lerobot_serve.tools.operate.learners.learner_silence import (
+from lerobot_serve.tools.operate.learners.learner_state import (
     Arrivals,
     Hearing,
     hearing,
+    LearnerView,
+    NOT_HEARD,
     silent_for_s,
 )
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView, NOT_HEARD
 
 # the graph costs more the larger it is
 LOOK_PERIOD_S = 1.0

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.operate.commands import robot_rule, RobotVerb, Rule
+from lerobot_serve.tools.operate.commands import robot_rule
 from lerobot_serve.tools.operate.fleet_state import RobotView
 from lerobot_serve.tools.operate.names import listed, natural_order
 from lerobot_serve.tools.operate.operations import run_robot_verb
 from lerobot_serve.tools.operate.outcome import EXIT_UNKNOWN, PartlyDone, ResultUnknown
-from lerobot_serve.tools.operate.rule import Effect
+from lerobot_serve.tools.operate.rule import Effect, RobotVerb, Rule
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient

@@ -17,7 +17,7 @@ from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.plan import CanaryPlan, parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
-from lerobot_serve.tools.operate.commands import Effect, rollout_rule, Rule, Verb
+from lerobot_serve.tools.operate.commands import rollout_rule
 from lerobot_serve.tools.operate.fleet_state import (
     CANDIDATE_SLOT,
     CHAMPION_SLOT,
@@ -35,7 +35,7 @@ from lerobot_serve.tools.operate.rollout.replica_loading import (
 )
 from lerobot_serve.tools.operate.rollout.rollout_view import changes
 from lerobot_serve.tools.operate.rollout.steering import ReadPlan
-from lerobot_serve.tools.operate.rule import nothing
+from lerobot_serve.tools.operate.rule import Effect, nothing, Rule, Verb
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient

@@ -15,18 +15,14 @@ from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.operate.commands import (
     drain_consequence,
-    Effect,
     restore_consequence,
     rollout_rule,
-    Rule,
     slot_rule,
-    SlotVerb,
     split_refusal,
-    Verb,
 )
 from lerobot_serve.tools.operate.fleet_state import CANDIDATE_SLOT, RouterView
 from lerobot_serve.tools.operate.names import resolve_slot
-from lerobot_serve.tools.operate.rule import refuse
+from lerobot_serve.tools.operate.rule import Effect, refuse, Rule, SlotVerb, Verb
 
 # of one command each
 STEERING_VERBS = (Verb.PAUSE, Verb.RESUME, Verb.PROMOTE, Verb.ABORT, Verb.UNDO, Verb.STOP)

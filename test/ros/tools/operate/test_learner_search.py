@@ -19,8 +19,7 @@ from lerobot_serve.contract.codec import encode
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.operate.fleet_client import FleetClient
-from lerobot_serve.tools.operate.learners.learner_silence import SILENT_S
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView
+from lerobot_serve.tools.operate.learners.learner_state import LearnerView, SILENT_S
 from lerobot_serve.tools.operate.learners.learner_view import learner_parts, learners_json
 from lerobot_serve.tools.output.report import Report
 from lerobot_serve_interfaces.msg import LearnerState

@@ -12,21 +12,15 @@ from lerobot_serve.router.canary.plan import parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, TRANSITIONS
 from lerobot_serve.tools.operate.commands import (
     drain_consequence,
-    Effect,
     restore_consequence,
-    ROBOT_RULES,
-    RobotVerb,
     rollout_rule,
-    ROLLOUT_RULES,
-    Rule,
     slot_rule,
-    SLOT_RULES,
-    SlotVerb,
     split_refusal,
-    Verb,
 )
 from lerobot_serve.tools.operate.fleet_state import waits_for_start
-from lerobot_serve.tools.operate.rollout.rollout_rules import OTHER_POLICY_RULES
+from lerobot_serve.tools.operate.rollout.rollout_rules import OTHER_POLICY_RULES, ROLLOUT_RULES
+from lerobot_serve.tools.operate.rule import Effect, RobotVerb, Rule, SlotVerb, Verb
+from lerobot_serve.tools.operate.slot_rules import ROBOT_RULES, SLOT_RULES
 
 DO, NOTHING, REFUSE = Effect.DO, Effect.NOTHING, Effect.REFUSE
 PHASES = ('OFF', 'WAITING', 'RUNNING', 'UNDECIDED', 'PAUSED', 'PROMOTED', 'ROLLED_BACK')

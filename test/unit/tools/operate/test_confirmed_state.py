@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import contextlib
-from dataclasses import dataclass, field
 import io
-from typing import Any
 
 import pytest
+from support.tools.loading_fleet import LoadingFleet
 from support.tools.operator_states import canary_of, changed, replica_of, router_of, slot_of
 
 from lerobot_serve.errors import UserError
@@ -40,57 +38,41 @@ def canary(router: RouterView, **values: object) -> RouterView:
     return changed(router, canary=changed(router.canary, **values))
 
 
-@dataclass
-class Client:
-    """A router that refuses each command, and goes on to `then` when a question is answered."""
+SENT = UserError('it was sent')
+PARAMETERS = {
+    '/r': {'canary.plan': ['5', '25', '50', '100']},
+    '/s1': {'policy_path': '/models/v2'},
+}
 
-    now: RouterView
-    then: RouterView
-    operator: str = 'kim@lab'
-    commands: list[str] = field(default_factory=list)
 
-    def find_routers(self, _: str) -> list[str]:
-        return ['/r']
-
-    def known_routers(self) -> dict[str, float]:
-        return {}
-
-    def router(self, name: str) -> RouterView:
-        return self.now
-
-    def last_router(self, name: str) -> RouterView:
-        return self.now
-
-    def wait_for_router(self, *_: object) -> None:
-        return None
-
-    def get_parameters(self, node: str, names: Sequence[str]) -> dict[str, Any]:
-        assert node in ('/r', '/s1'), 'one that does not answer was asked'
-        values = {'canary.plan': ['5', '25', '50', '100'], 'policy_path': '/models/v2'}
-        return {name: values.get(name) for name in names}
-
-    def control_slot(self, router: str, command: str, **_: object) -> Any:
-        self.commands.append(command)
-        raise UserError('it was sent')
+def client_of(router: RouterView) -> LoadingFleet:
+    """Return the client of a router that refuses each command."""
+    return LoadingFleet(
+        router,
+        # one that does not answer is not asked
+        missing='/s2',
+        parameters=PARAMETERS,
+        replies=dict.fromkeys(('CANARY_PROMOTE', 'CANARY_STOP', 'DRAIN'), SENT),
+    )
 
 
 class Question(io.StringIO):
-    """A terminal on which an operator reads for a while, and says yes."""
+    """A terminal on which an operator reads until the router goes on to `then`, and says yes."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: LoadingFleet, then: RouterView) -> None:
         super().__init__()
-        self._client = client
+        self._client, self._then = client, then
 
     def isatty(self) -> bool:
         return True
 
     def readline(self, *_: object) -> str:
-        self._client.now = self._client.then
+        self._client.view = self._then
         return 'y\n'
 
 
-def run(monkeypatch, client: Client, *words: str) -> int:
-    monkeypatch.setattr('sys.stdin', Question(client))
+def run(monkeypatch, client: LoadingFleet, then: RouterView, *words: str) -> int:
+    monkeypatch.setattr('sys.stdin', Question(client, then))
     monkeypatch.setattr(Operator, 'client', lambda _: contextlib.nullcontext(client))
     return main([*words])
 
@@ -129,8 +111,8 @@ CHANGED = 'the state has changed; now it would: '
 def test_a_verb_that_would_do_something_else_by_now_is_refused(
     monkeypatch, capsys, words, before, then, text
 ):
-    client = Client(before, then)
-    assert run(monkeypatch, client, *words) == 1
+    client = client_of(before)
+    assert run(monkeypatch, client, then, *words) == 1
     assert text in capsys.readouterr().err
     assert not client.commands
 
@@ -155,9 +137,9 @@ def test_a_verb_that_would_do_something_else_by_now_is_refused(
     ],
 )
 def test_a_rollout_that_runs_already_is_not_started_again(monkeypatch, capsys, policy, plan, says):
-    client = Client(RUNNING, RUNNING)
+    client = client_of(RUNNING)
     is_same = says.startswith('nothing')
-    status = run(monkeypatch, client, 'rollout', 'start', policy, f'--plan={plan}')
+    status = run(monkeypatch, client, RUNNING, 'rollout', 'start', policy, f'--plan={plan}')
     assert status == (0 if is_same else 1)
     output = capsys.readouterr()
     assert says in (output.out if is_same else output.err)
@@ -166,22 +148,23 @@ def test_a_rollout_that_runs_already_is_not_started_again(monkeypatch, capsys, p
 
 def test_what_another_operator_did_meanwhile_is_done_already(monkeypatch, capsys):
     back = canary(RUNNING, state=CanaryPhase.ROLLED_BACK, text='rolled back: by ann')
-    client = Client(RUNNING, back)
-    assert run(monkeypatch, client, 'rollout', 'abort') == 0
+    client = client_of(RUNNING)
+    assert run(monkeypatch, client, back, 'rollout', 'abort') == 0
     assert 'nothing to do: rolled back: by ann' in capsys.readouterr().out
     assert not client.commands
 
 
 @pytest.mark.parametrize('words', [('rollout', 'promote'), ('rollout', 'stop'), ('drain', 'b')])
 def test_in_the_same_state_it_acts_whatever_was_counted(monkeypatch, capsys, words):
-    client = Client(RUNNING, canary(RUNNING, text='running: 3 more', candidate_successes=3))
-    assert run(monkeypatch, client, *words) == 1
+    client = client_of(RUNNING)
+    later = canary(RUNNING, text='running: 3 more', candidate_successes=3)
+    assert run(monkeypatch, client, later, *words) == 1
     assert 'it was sent' in capsys.readouterr().err
     assert len(client.commands) == 1
 
 
 def test_without_a_question_the_state_is_that_of_the_start(monkeypatch, capsys):
-    client = Client(RUNNING, RUNNING)
-    assert run(monkeypatch, client, 'rollout', 'promote', '--yes') == 1
-    assert client.commands == ['CANARY_PROMOTE']
+    client = client_of(RUNNING)
+    assert run(monkeypatch, client, RUNNING, 'rollout', 'promote', '--yes') == 1
+    assert [command for command, _ in client.commands] == ['CANARY_PROMOTE']
     assert 'Continue' not in capsys.readouterr().err

@@ -10,7 +10,7 @@ import re
 import pytest
 from support.tools.operator_states import changed, EDGE_NAMES, robot_of, RUNG_NAMES
 
-from lerobot_serve.tools.operate.commands import Effect, robot_rule, RobotVerb
+from lerobot_serve.tools.operate.commands import robot_rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, SILENT
 from lerobot_serve.tools.operate.robots.fleet_table import (
     robots_report,
@@ -18,6 +18,7 @@ from lerobot_serve.tools.operate.robots.fleet_table import (
     severity,
     worst_first,
 )
+from lerobot_serve.tools.operate.rule import Effect, RobotVerb
 from lerobot_serve.tools.operate.silent_robots import hung_robot, missing_robot, mute_robot
 
 UNKNOWN = 'unknown (9)'

@@ -12,10 +12,11 @@ from support.tools.operator_states import canary_of, changed, robot_of, router_o
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.operate.commands import RobotVerb, rollout_rule, Verb
+from lerobot_serve.tools.operate.commands import rollout_rule
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.operations import RECORD_S, run_robot_verb, run_rule, set_split
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
+from lerobot_serve.tools.operate.rule import RobotVerb, Verb
 from lerobot_serve.tools.operate.silent_robots import hung_robot
 
 BEFORE = router_of(

@@ -6,31 +6,17 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from support.tools.loading_fleet import LoadingFleet
 from support.tools.operator_states import robot_of, router_of
 
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.cli.operator_options import Operator
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 
 KNOWN = 'ep_2024_robot_1'
 
 
-class Client:
+class Client(LoadingFleet):
     """A router that knows one episode, which a robot plays."""
-
-    operator = 'kim@lab'
-
-    def find_routers(self, wanted: str) -> list[str]:
-        return ['/policy_router']
-
-    def known_routers(self) -> dict[str, float]:
-        return {}
-
-    def router(self, name: str) -> RouterView:
-        return router_of(name)
-
-    def find_robots(self, *, may_be_none: bool) -> list[RobotView]:
-        return [robot_of('/r1/edge', episode_id=KNOWN), robot_of('/r2/edge')]
 
     def report_outcome(self, router: str, episode: str, outcome: str, text: str):
         self.text = text
@@ -39,7 +25,8 @@ class Client:
 
 @pytest.fixture
 def client(monkeypatch) -> Client:
-    found = Client()
+    robots = [robot_of('/r1/edge', episode_id=KNOWN), robot_of('/r2/edge')]
+    found = Client(router_of('/policy_router'), robots=robots)
     monkeypatch.setattr(Operator, 'client', lambda _: contextlib.nullcontext(found))
     return found
 

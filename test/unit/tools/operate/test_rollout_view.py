@@ -80,13 +80,13 @@ NASTY_ROUTER = changed(
     slots=(changed(SLOTS[0], text=NASTY, policy=NASTY), SLOTS[1]),
 )
 GONE = changed(CANARY, state=CanaryPhase.ROLLED_BACK, estimated_remaining_episodes=-1)
+QUIET = router_of('/policy_router', text='waits', slots=SLOTS[:1])
 REPORTS = {
     'running': (ROUTER, SETTINGS, None),
     'rolled back': (changed(ROUTER, canary=GONE), SETTINGS, None),
-    'in shadow': (ROUTER, SETTINGS, SHADOW),
-    'ready in shadow': (ROUTER, SETTINGS, changed(SHADOW, unmet_requirements='')),
-    'a shadow without a sample': (ROUTER, SETTINGS, NEW_SHADOW),
-    'no plan': (router_of('/policy_router', slots=SLOTS), RolloutSettings(), None),
+    'in shadow, without a plan': (QUIET, RolloutSettings(), SHADOW),
+    'ready in shadow': (QUIET, RolloutSettings(), changed(SHADOW, unmet_requirements='')),
+    'a shadow without a sample': (QUIET, RolloutSettings(), NEW_SHADOW),
     'texts of the network': (
         NASTY_ROUTER,
         SETTINGS,

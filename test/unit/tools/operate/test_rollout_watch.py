@@ -15,13 +15,13 @@ from support.tools.operator_states import canary_of, changed, learner_of, router
 from lerobot_serve.contract.records import GuardState, ShadowSummary
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.cli.rollout import loading
-from lerobot_serve.tools.operate.commands import Verb
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.outcome import Result
 from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
 from lerobot_serve.tools.operate.rollout.steering import lifts_verdict_alone
+from lerobot_serve.tools.operate.rule import Verb
 
 RUNNING = router_of('/r', split_percent=50, canary=canary_of(CanaryPhase.RUNNING, text='runs'))
 BACK = changed(

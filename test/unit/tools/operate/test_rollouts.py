@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 import pytest
+from support.tools.loading_fleet import LoadingFleet
 from support.tools.operator_states import (
     canary_of,
     changed,
@@ -18,13 +18,11 @@ from support.tools.operator_states import (
     slot_of,
 )
 
-from lerobot_serve.contract.records import SlotState
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
+from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
 from lerobot_serve.tools.operate.rollout import rollouts
-from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 from lerobot_serve.tools.operate.rollout.rollouts import (
     check_finish,
     check_still_promoted,
@@ -46,20 +44,10 @@ def router(
     return router_of('/r', slots=slots, canary=canary)
 
 
-@dataclass
-class Reads:
-    """A client that only reads the present state of a router."""
-
-    now: RouterView
-
-    def router(self, name: str) -> RouterView:
-        return self.now
-
-
 @pytest.mark.parametrize('policy', [NEW, OTHER, ''])
 @pytest.mark.parametrize(('phase', 'state'), product(CanaryPhase, SLOT_NAMES))
 def test_finish_goes_on_only_while_the_same_policy_is_promoted_and_serves(phase, state, policy):
-    client = Reads(router(phase, state, policy))
+    client = LoadingFleet(router(phase, state, policy))
     if (phase, state, policy) == (CanaryPhase.PROMOTED, 'HEALTHY', NEW):
         check_still_promoted(client, router())
         return
@@ -87,83 +75,12 @@ def test_a_plan_that_is_none_is_a_wrong_command_line(given):
     assert '--plan' in str(raised.value)
 
 
-@dataclass
-class Fleet:
-    """Two servers of slot a, one of b, and a router that reports them at once."""
-
-    rolls_back_after: str = ''
-    loads: str = NEW
-    view: RouterView = field(default_factory=router)
-    operator: str = 'kim@lab'
-    commands: list[tuple[str, str]] = field(default_factory=list)
-    state: dict[str, str] = field(
-        default_factory=lambda: dict.fromkeys(('/a1', '/a2', '/b'), 'active')
-    )
-    # of commands that fail
-    replies: dict[str, Any] = field(default_factory=dict)
-
-    def router(self, name: str) -> RouterView:
-        return self.view
-
-    last_router = router
-
-    def find_robots(self, **_: object) -> list:
-        return []
-
-    def get_parameters(self, server: str, names: Any) -> dict[str, str]:
-        return dict.fromkeys(names, '/models/v2')
-
-    def lifecycle_state(self, server: str) -> str:
-        return self.state[server]
-
-    def set_parameters(self, server: str, values: Any) -> str:
-        return ''
-
-    def server_status(self, server: str) -> tuple[str, str]:
-        return self.loads, ''
-
-    def change_state(self, server: str, transition: str, timeout_s: float) -> bool:
-        self.state[server] = {'activate': 'active', 'cleanup': 'unconfigured'}.get(
-            transition, 'inactive'
-        )
-        if transition == 'activate':
-            self._set_policy(server)
-            if server == self.rolls_back_after:
-                canary = changed(PROMOTED, state=CanaryPhase.ROLLED_BACK, text='an arm fell')
-                self.view = changed(self.view, canary=canary)
-        return True
-
-    def _set_policy(self, server: str) -> None:
-        def loaded(slot: SlotState) -> SlotState:
-            replicas = tuple(
-                changed(r, policy=self.loads) if r.server == server else r for r in slot.replicas
-            )
-            is_whole = all(r.policy == self.loads for r in replicas)
-            policy = self.loads if is_whole else slot.policy
-            return changed(slot, policy=policy, replicas=replicas)
-
-        self.view = changed(self.view, slots=tuple(map(loaded, self.view.state.slots)))
-
-    def control_slot(self, name: str, command: str, *, reason: str, **values: Any) -> Any:
-        self.commands.append((command, reason))
-        if isinstance(reply := self.replies.get(command), Exception):
-            raise reply
-        if reply:
-            return reply
-        self.view = changed(self.view, canary=canary_of(), split_percent=values['split_percent'])
-        return True, 'done'
-
-    def wait_for_router(self, name: str, accepts: Any, timeout_s: float | None = None) -> Any:
-        return self.view if accepts(self.view) else None
-
-
-def finish(fleet: Fleet) -> Any:
-    loader = ServerLoader(fleet, 1.0, lambda _: None)
-    return rollouts.finish(loader, fleet.view, reason='a week without a fault')
+def finish(fleet: LoadingFleet) -> Any:
+    return rollouts.finish(fleet.loader, fleet.view, reason='a week without a fault')
 
 
 def test_finish_loads_each_server_and_then_removes_the_plan_with_a_name():
-    fleet = Fleet()
+    fleet = LoadingFleet(router(), NEW)
     result = finish(fleet)
     assert fleet.commands == [('CANARY_FINISH', 'kim@lab: a week without a fault')]
     assert result.text == f'slot a serves {NEW} and gets all new episodes; slot b is free'
@@ -172,7 +89,14 @@ def test_finish_loads_each_server_and_then_removes_the_plan_with_a_name():
 
 @pytest.mark.parametrize('server', ['/a1', '/a2'])
 def test_finish_stops_at_a_rollback_and_says_what_each_server_serves(server):
-    fleet = Fleet(rolls_back_after=server)
+    fleet = LoadingFleet(router(), NEW)
+    back = changed(PROMOTED, state=CanaryPhase.ROLLED_BACK, text='an arm fell')
+
+    def on_loaded(loaded: str) -> None:
+        if loaded == server:
+            fleet.view = changed(fleet.view, canary=back)
+
+    fleet.on_loaded = on_loaded
     with pytest.raises(PartlyDone, match='ROLLED_BACK') as raised:
         finish(fleet)
     assert fleet.commands == []
@@ -190,7 +114,7 @@ def test_finish_stops_at_a_rollback_and_says_what_each_server_serves(server):
     ],
 )
 def test_a_finish_that_fails_after_the_load_says_what_slot_a_serves(reply, kind):
-    fleet = Fleet(replies={'CANARY_FINISH': reply})
+    fleet = LoadingFleet(router(), NEW, replies={'CANARY_FINISH': reply})
     with pytest.raises(kind) as raised:
         finish(fleet)
     text = str(raised.value)
@@ -203,50 +127,24 @@ def test_a_finish_that_fails_after_the_load_says_what_slot_a_serves(reply, kind)
     assert raised.value.exit_status == 1
 
 
-@dataclass
-class StartFleet(Fleet):
-    """A router that begins a rollout; `robots` run episodes in slot b that do not end."""
-
-    robots: list[RobotView] = field(default_factory=list)
-
-    def find_robots(self, **_: object) -> list[RobotView]:
-        return self.robots
-
-    def wait_for_robot(self, node: str, accepts: Any) -> None:
-        return None
-
-    def control_slot(self, name: str, command: str, *, reason: str, **values: Any) -> Any:
-        if command in self.replies:
-            return super().control_slot(name, command, reason=reason)
-        self.commands.append((command, reason))
-        if command == 'CANARY_STOP':
-            self.view = changed(self.view, canary=canary_of(), split_percent=100)
-        if command == 'CANARY_START':
-            candidate = self.view.slot('b').policy
-            canary = canary_of(CanaryPhase.RUNNING, step_count=2, planned_policy=candidate)
-            self.view = changed(self.view, canary=canary, split_percent=50)
-        return True, 'done'
-
-
 def start(
-    fleet: StartFleet, policy: str = '', before: RouterView | None = None, **options: object
+    fleet: LoadingFleet, policy: str = '', before: RouterView | None = None, **options: object
 ) -> Any:
-    loader = ServerLoader(fleet, 1.0, lambda _: None)
     plan = ('50', '100')
     return rollouts.start(
-        loader, before or fleet.view, policy, plan, reason='seen before', **options
+        fleet.loader, before or fleet.view, policy, plan, reason='seen before', **options
     )
 
 
 def test_the_shadow_is_skipped_by_name_and_reason_before_the_plan_starts():
     by = 'kim@lab: seen before'
-    fleet = StartFleet()
+    fleet = LoadingFleet(router(), NEW)
     start(fleet, skips_shadow=True)
     assert fleet.commands == [('SKIP_SHADOW', by), ('CANARY_START', by)]
-    fleet = StartFleet()
+    fleet = LoadingFleet(router(), NEW)
     start(fleet)
     assert fleet.commands == [('CANARY_START', by)]
-    fleet = StartFleet(replies={'SKIP_SHADOW': (False, 'unknown command 14')})
+    fleet = LoadingFleet(router(), NEW, replies={'SKIP_SHADOW': (False, 'unknown command 14')})
     with pytest.raises(UserError, match=r'refuses: unknown command 14\. No plan was started'):
         start(fleet, skips_shadow=True)
     assert fleet.commands == [('SKIP_SHADOW', by)]
@@ -258,7 +156,7 @@ STOPPED = '/r has no plan and gives all new episodes to slot a'
 
 def test_a_start_that_ends_after_the_split_was_set_says_so():
     robot = robot_of('/robot_7/edge', slot='b', episode_id='ep_1', server='/r')
-    fleet = StartFleet(view=BY_HAND, robots=[robot], loads=OTHER)
+    fleet = LoadingFleet(BY_HAND, OTHER, robots=[robot])
     with pytest.raises(PartlyDone, match=f'Now {STOPPED}') as raised:
         start(fleet, '/models/v2')
     assert fleet.view.state.split_percent == 100
@@ -271,7 +169,7 @@ def test_a_start_that_ends_after_the_split_was_set_says_so():
 
 @pytest.mark.parametrize('command', ['CANARY_START', 'SKIP_SHADOW'])
 def test_a_start_that_is_refused_after_the_load_says_what_slot_b_serves(command):
-    fleet = StartFleet(view=BY_HAND, loads=OTHER, replies={command: (False, 'not now')})
+    fleet = LoadingFleet(BY_HAND, OTHER, replies={command: (False, 'not now')})
     with pytest.raises(PartlyDone) as raised:
         start(fleet, '/models/v2', skips_shadow=True)
     text = str(raised.value)
@@ -282,21 +180,19 @@ def test_a_start_that_is_refused_after_the_load_says_what_slot_b_serves(command)
 
 
 def test_a_verdict_that_bars_what_was_loaded_ends_partly_done():
-    fleet = StartFleet(view=BY_HAND, loads=OTHER)
-    load = fleet._set_policy
+    fleet = LoadingFleet(BY_HAND, OTHER)
 
     def barred(server: str) -> None:
-        load(server)
         a, b = fleet.view.state.slots
         fleet.view = changed(fleet.view, slots=(a, changed(b, state='BARRED')))
 
-    fleet._set_policy = barred
+    fleet.on_loaded = barred
     with pytest.raises(PartlyDone, match=f'a verdict bars {OTHER}.*/b serves {OTHER}'):
         start(fleet, '/models/v2')
 
 
 def test_a_rollout_that_begins_while_the_servers_are_checked_goes_on():
-    fleet = StartFleet(view=BY_HAND, loads=OTHER)
+    fleet = LoadingFleet(BY_HAND, OTHER)
     before = fleet.view
     fleet.view = changed(before, canary=changed(PROMOTED, state=CanaryPhase.RUNNING))
     with pytest.raises(UserError, match=f'a rollout of {NEW} has begun'):

@@ -10,11 +10,11 @@ from support.tools.operator_states import changed, SERVER_NAMES, server_of
 
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.errors import UserError
+from lerobot_serve.tools.operate import swapping
 from lerobot_serve.tools.operate.fleet_state import ServerView
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.rule import Effect
-from lerobot_serve.tools.operate.swap import swapping
-from lerobot_serve.tools.operate.swap.swap_rules import swap_rule
+from lerobot_serve.tools.operate.swapping import swap_rule
 
 Swap = ServerStatus.Swap
 SERVED = server_of('/policy_server', 'ACTIVE', policy='pick@1', active_sessions=2)

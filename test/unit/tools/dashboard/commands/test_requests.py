@@ -23,11 +23,11 @@ from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.dashboard.commands.planned import Planned, planned
 from lerobot_serve.tools.dashboard.commands.request import BadRequest, command_request, VERBS
 from lerobot_serve.tools.dashboard.commands.runner import FreshFleet
-from lerobot_serve.tools.operate.commands import Effect, rollout_rule, slot_rule, SlotVerb, Verb
+from lerobot_serve.tools.operate.commands import rollout_rule, slot_rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.rollout.rollouts import DEFAULT_PLAN
 from lerobot_serve.tools.operate.rollout.steering import slot_steering_rule
-from lerobot_serve.tools.operate.rule import changed_text
+from lerobot_serve.tools.operate.rule import changed_text, Effect, SlotVerb, Verb
 from lerobot_serve.tools.operate.silent_robots import unheard_robot
 
 ROUTER = '/policy_router'

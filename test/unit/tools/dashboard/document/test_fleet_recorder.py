@@ -31,9 +31,10 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
 )
 from lerobot_serve.tools.dashboard.document.rows import FIRST_RANK, learner_row
 from lerobot_serve.tools.dashboard.robot.edge_state import EdgeSample, EdgeStateReader
-from lerobot_serve.tools.operate.commands import Effect, robot_rule, RobotVerb
+from lerobot_serve.tools.operate.commands import robot_rule
 from lerobot_serve.tools.operate.fleet_state import RobotView
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
+from lerobot_serve.tools.operate.rule import Effect, RobotVerb
 
 NODE, NODE_OF_ROUTER, NODE_OF_SERVER = '/robot_7/edge_controller', '/policy_router', '/a1/server'
 PLAYS = robot_of(NODE, 'robot_7', 'STREAMING', server=NODE_OF_ROUTER, episode_id='e1')

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 import http.client
 import json
@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 import pytest
+from support.waiting import wait_until
 
 from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
@@ -126,13 +127,6 @@ def site(tmp_path: Path) -> Iterator[Rig]:
     found.close()
 
 
-def wait(condition: Callable[[], Any], what: str) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.01)
-
-
 class Events:
     """Reads the events of a stream."""
 
@@ -166,7 +160,7 @@ def test_two_viewers_get_the_same_and_one_that_leaves_is_forgotten(site):
         with site.viewer() as two:
             assert Events(two).next()[0] == 'snapshot'
             assert site.app.viewer_count == 2
-        wait(
+        wait_until(
             lambda: (site.turn(int(time.monotonic() * 1e3)), site.app.viewer_count == 1)[1], 'one'
         )
 
@@ -192,7 +186,7 @@ def test_a_stuck_viewer_costs_nobody_anything_and_gets_a_snapshot_later(site):
 def test_a_viewer_that_reads_nothing_is_disconnected(site, monkeypatch):
     monkeypatch.setattr(viewers, 'WRITE_LIMIT_S', 0.2)
     with site.viewer(buffer_bytes=4096):
-        wait(lambda: site.app.viewer_count == 1, 'it views')
+        wait_until(lambda: site.app.viewer_count == 1, 'it views')
 
         def is_disconnected() -> bool:
             now_s = time.monotonic()
@@ -200,7 +194,7 @@ def test_a_viewer_that_reads_nothing_is_disconnected(site, monkeypatch):
             site.turn(int(now_s * 1e3), text=f'{now_s}' + 'x' * 100_000)
             return site.app.viewer_count == 0
 
-        wait(is_disconnected, 'it is disconnected')
+        wait_until(is_disconnected, 'it is disconnected')
         assert site.app.fleet.counts.disconnected == 1
 
 
@@ -222,7 +216,7 @@ def test_a_connection_that_asks_nothing_is_closed(site, monkeypatch):
             idle.recv(1)
             idle.recv(1)
             raise ConnectionResetError
-    wait(lambda: site.app.connections.closed == 1, 'it is counted')
+    wait_until(lambda: site.app.connections.closed == 1, 'it is counted')
 
 
 def test_a_page_is_sent_with_a_policy_that_allows_its_own_scripts_alone(site):

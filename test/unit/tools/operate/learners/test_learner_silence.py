@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from lerobot_serve.tools.operate.learners.learner_silence import (
+from lerobot_serve.tools.operate.learners.learner_state import (
     Arrivals,
     Hearing,
     hearing,

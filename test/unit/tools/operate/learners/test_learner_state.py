@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 import math
 
 import pytest
@@ -10,9 +11,6 @@ from support.tools.operator_states import learner_of
 
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.tools.operate.learners.learner_state import (
-    known_loss,
-    known_remaining_s,
-    known_share,
     LEARNER_PHASES,
     NO_STATE,
     REMAINING_LIMIT_S,
@@ -22,33 +20,18 @@ NAN, INFINITY = math.nan, math.inf
 
 
 @pytest.mark.parametrize(
-    ('given', 'shown'),
+    ('field', 'given', 'shown'),
     [
-        *((0.0, 0.0), (0.42, 0.42), (1.0, 1.0), (1.5, 1.0), (-0.1, 0.0), (3e38, 1.0)),
-        *((NAN, None), (INFINITY, None), (-INFINITY, None)),
+        *(('progress', each, each) for each in (0.0, 0.42, 1.0)),
+        *(('progress', 1.5, 1.0), ('progress', -0.1, 0.0), ('progress', 3e38, 1.0)),
+        *(('loss', each, each) for each in (0.03, -2.0)),
+        *(('remaining_s', each, each) for each in (0.0, 90.0, REMAINING_LIMIT_S)),
+        *(('remaining_s', each, None) for each in (-1.0, 2 * REMAINING_LIMIT_S)),
+        *product(('progress', 'loss', 'remaining_s'), (NAN, INFINITY, -INFINITY), (None,)),
     ],
 )
-def test_a_share_is_within_its_bounds_or_not_known(given, shown):
-    assert known_share(given) == shown
-
-
-@pytest.mark.parametrize(
-    ('given', 'shown'),
-    [(0.03, 0.03), (-2.0, -2.0), (NAN, None), (INFINITY, None), (-INFINITY, None)],
-)
-def test_a_loss_is_a_number_or_not_known(given, shown):
-    assert known_loss(given) == shown
-
-
-@pytest.mark.parametrize(
-    ('given', 'shown'),
-    [
-        *((0.0, 0.0), (90.0, 90.0), (REMAINING_LIMIT_S, REMAINING_LIMIT_S)),
-        *((-1.0, None), (2 * REMAINING_LIMIT_S, None), (NAN, None), (INFINITY, None)),
-    ],
-)
-def test_a_time_left_is_an_estimate_or_not_known(given, shown):
-    assert known_remaining_s(given) == shown
+def test_a_number_is_within_its_bounds_or_not_known(field, given, shown):
+    assert getattr(learner_of('/learner', 'TRAINING', **{field: given}), field) == shown
 
 
 # state -> whether a round runs; a silent learner's state is old

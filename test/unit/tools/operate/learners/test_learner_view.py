@@ -38,7 +38,7 @@ PHASES = [*LEARNER_PHASES, 'unknown (9)']
 NASTY = '\x1b[2J\nforged'
 LEARNERS = {
     **{phase: in_phase(phase) for phase in PHASES},
-    **{f'{phase}, silent': in_phase(phase, silent_s=12.4) for phase in PHASES},
+    **{f'{phase}, silent': in_phase(phase, silent_s=12.4) for phase in ('WAITING', 'TRAINING')},
     'without a state, silent': LearnerView('/learner', silent_s=130.0),
     'before its first round': learner_of('/learner', 'WAITING', episodes_wanted=50),
     'without numbers': WAITS,

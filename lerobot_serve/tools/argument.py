@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the annotation of a parameter or a setting says about its argument. Pure; any thread."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """
+    What an annotation does not say about an argument.
+
+    help      what it is; the default is added, except for one that says nothing
+    metavar   name of the value in the help
+    parse     from the text to the value; raises ArgumentTypeError
+    flags     in the place of the flag of the parameter's name
+    names     returns the names that a shell completes, without an error
+    nargs     as of argparse, for a flag of several values
+    either    flags of one name exclude each other
+    action    as of argparse, for a flag without a value that changes others
+    names_default   whether the help names the default
+    """
+
+    help: str
+    metavar: str = ''
+    parse: Callable[[str], Any] | None = None
+    flags: tuple[str, ...] = ()
+    names: Callable[..., list[str]] | None = None
+    nargs: str = ''
+    either: str = ''
+    action: type[argparse.Action] | None = None
+    names_default: bool = True
+
+
+def number(
+    unit: str, high: float, *, least: float = 0.0, includes_least: bool = False
+) -> Callable[[str], float]:
+    """Return the parser of a number above `least`, or of at least `least`, up to `high`."""
+    bounds = f'{"[" if includes_least else "("}{least:g}, {high:g}]'
+
+    def parse(given: str) -> float:
+        try:
+            found = float(given)
+        except ValueError:
+            found = float('nan')
+        is_low = found < least or (found == least and not includes_least)
+        if not isfinite(found) or is_low or found > high:
+            raise argparse.ArgumentTypeError(f'must be in {bounds} {unit}, got {given}')
+        return found
+
+    return parse
