@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from support.tools.trace_rig import files_of_at_most
+from support.processes.full_disk import files_of_at_most
 
 from lerobot_serve.trace.format import incident_file
 from lerobot_serve.trace.format.incident_file import (

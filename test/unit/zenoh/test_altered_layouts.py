@@ -103,7 +103,7 @@ def transport(client: ZenohSessionClient) -> PolicyServerTransport:
     )
     client.wait_until_matched = lambda count, timeout_s: True
     return PolicyServerTransport(
-        link, ROBOT, session_request=request, rate_warnings=lambda size: [], log=log
+        link, ROBOT, session_request=request, rate_warnings=lambda size: [], logs=log
     )
 
 
