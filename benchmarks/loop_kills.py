@@ -21,7 +21,7 @@ from benchmarks.loop_fleet.killing import Kill, kill_often, KillResults, KILLS_A
 from benchmarks.loop_fleet.stages import LoopStage
 from benchmarks.results.report import Case
 
-ABOUT = 'processes of a learning loop are killed in each of its stages: it goes on, and whole'
+ABOUT = 'processes of a learning loop are killed in each of its stages: it continues, and whole'
 KILLS, SEED, SHOWN = 12, 1, 20
 PARAMETERS: dict[str, object] = {
     'robots': 1,
@@ -62,7 +62,7 @@ def stage_case(stage: LoopStage, kills: Iterable[Kill]) -> Case | None:
         f'killed while {stage.value}',
         counts=counts,
         series_ms={'to the next champion': series},
-        goals={'the loop goes on': all(not kill.why_not for kill in here)},
+        goals={'the loop continues': all(not kill.why_not for kill in here)},
     )
 
 

@@ -94,7 +94,7 @@ async def pace(
                 await client.ask()
         except FAILURES as error:
             period.errors.append(f'{type(client).__name__}: {error!r:.200}')
-            # a refusal is no end of the connection
+            # a refusal is not an end of the connection
             if not isinstance(error, UserError):
                 await open_again(client)
         else:

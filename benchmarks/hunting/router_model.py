@@ -390,7 +390,7 @@ class RouterModel(RequestObserver):
             run_slot_command(self.core, SLOT_COMMANDS[word], slot, 'hunted')
             if word == 'lift':
                 self.checker.lifted(policy, slot)
-                # the canary goes on saying what its trial came to
+                # the canary continues saying what its trial came to
                 canary = self.core.canary.report(None)
                 self._is_rolled_back = canary.state == CanaryState.ROLLED_BACK
             elif word != 'probe':

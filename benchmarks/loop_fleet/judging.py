@@ -30,7 +30,7 @@ def faults_of_store(store: Path, served: Collection[str], first: str) -> list[st
         except VersionError as error:
             faults.append(str(error))
     faults += [
-        f'{policy} was served and is no whole version' for policy in sorted(served)
+        f'{policy} was served and is not a whole version' for policy in sorted(served)
         if digest_of(policy) not in whole
     ]  # fmt: skip
     return faults

@@ -88,7 +88,8 @@ class FleetRun:
         self._fleet, self._seen, self._draw = fleet, seen, draw
         self._champions: list[str] = []
         self._verbs = VerbFollower()
-        # since when nothing but gathering goes on, when the person acted, and whether it corrects
+        # since when nothing but gathering continues, when the person acted, and whether it
+        # corrects
         self._quiet_s = self._called_s = 0.0
         self._corrects = False
 
@@ -140,7 +141,7 @@ class FleetRun:
         return '' if self._kill(kill.process) else f'{kill.process} does not run'
 
     def _wait(self, holds: Callable[[], bool], limit_s: float) -> bool:
-        """Wait beside a person who corrects the robot whenever nothing else goes on."""
+        """Wait beside a person who corrects the robot whenever nothing else continues."""
 
         def holds_now() -> bool:
             self._correct_when_quiet(time.monotonic())

@@ -19,7 +19,7 @@ from lerobot_serve.telemetry.percentiles import summarize
 
 # an answer to older pictures is not played, in profile wifi of the edge
 TOO_OLD_MS = 3000.0
-# a robot with 0.3 s of actions left goes on
+# a robot with 0.3 s of actions left continues
 GOAL_P99_MS = 300.0
 
 
@@ -56,7 +56,7 @@ def goals(records: ContenderResults) -> dict[str, bool]:
         if peer in records:
             theirs = records[peer].times_ms
             found = ratio(mine.times_ms, theirs)
-            # who never comes back is no competition
+            # who never comes back is not competition
             ahead = found['median'] < 1 if found else bool(mine.times_ms) and not theirs
             said[f'{DEFAULT}: median below that of {peer}'] = ahead
     for way in (ZENOH, ZENOH_WAN, ZENOH_DOWNSCALED):

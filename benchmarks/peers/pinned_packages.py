@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The packages of peers. A peer is no requirement of this package: what it needs is pinned in the
+The packages of peers. A peer is not a requirement of this package: what it needs is pinned in the
 section [bench] of requirements.txt, and a benchmark installs it below its folder of results.
 """
 
@@ -46,7 +46,7 @@ def pins_of(peer: str, sources: Path = SOURCES) -> list[str]:
 
 
 def reading_pins(sources: Path = SOURCES) -> dict[str, Any]:
-    """Return the functions of .ci/pins.py, which is no package. Raises OSError."""
+    """Return the functions of .ci/pins.py, which is not a package. Raises OSError."""
     return runpy.run_path(str(sources / '.ci' / 'pins.py'))
 
 

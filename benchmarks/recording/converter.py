@@ -5,8 +5,8 @@ The conversion of bags into a dataset: its speed, and kills at random instants.
 Each conversion is a process of `lerobot-serve dataset`, its start included. Bags are of the
 simulated arm with two cameras of 480x640, images raw or as JPEG. For the kills, conversions of a
 small bag get SIGKILL at random instants of their duration until the kills are used up; after each,
-the next start of the same command goes on. A dataset counts once frames and rows are equal in all
-videos, by decoding them.
+the next start of the same command continues. A dataset counts once frames and rows are equal in
+all videos, by decoding them.
 """
 
 from __future__ import annotations

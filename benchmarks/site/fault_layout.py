@@ -100,7 +100,7 @@ def edge_parameters(name: str) -> dict[str, object]:
         'servers': [f'/{router}' for router in routers],
         'task': 'reach the red target',
         'codec': 'raw',
-        # the default: machines of a benchmark are shared, and pauses of theirs are no faults
+        # the default: machines of a benchmark are shared, and pauses of theirs are not faults
         'network_profile': 'wifi',
         # an arm that stands still for a while is no reason to stop
         'clamp_alarm_window_s': 0.0,

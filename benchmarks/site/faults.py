@@ -23,7 +23,7 @@ from benchmarks.site.fault_layout import LINKS, ROUTERS, SERVERS, STORE
 # how long a part is away, and how long all is well before the next fault; now and then it is well
 # for longer: what is lost then is not explained
 AWAY_S, QUIET_S, LONG_QUIET_S = (0.3, 4.0), (0.5, 2.0), 12.0
-# actions of a policy that every robot plays after a fault: it goes on
+# actions of a policy that every robot plays after a fault: it continues
 ACTIONS_AFTER = 15
 # of all faults, so many come with a second one of another part
 PAIRED_SHARE = 0.2

@@ -2,8 +2,8 @@
 """
 Encode and decode a robot's limits, so that servers and routers can evaluate its cage.
 
-JSON with the control step and one object per action; a missing or null number is no limit. Unknown
-keys are ignored. Pure functions; any thread.
+JSON with the control step and one object per action; a missing or null number is not a limit.
+Unknown keys are ignored. Pure functions; any thread.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class PlanRunner:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            # a thread that runs goes on
+            # a thread that runs continues
             future.add_done_callback(partial(self._discard, close))
             raise
 

@@ -80,7 +80,7 @@ class Field:
 
     @property
     def letter(self) -> str:
-        """Of `struct`; empty for what is no number."""
+        """Of `struct`; empty for what is not a number."""
         return 'B' if _is(self.kind, Constants) else self.meta if self.kind in NUMBERS else ''
 
 
@@ -193,7 +193,7 @@ def _misfit(run: list[Field], values: list[Any]) -> Unencodable:
 
 
 def _step(field: Field) -> Step:
-    """Return the step of a field that is no number."""
+    """Return the step of a field that is not a number."""
     name, (read_one, write_one) = field.name, _value(field)
     return Step(read_one, lambda writer, record: write_one(writer, getattr(record, name)))
 

@@ -46,7 +46,7 @@ class Constants(IntEnum):
 
     @classmethod
     def named(cls, word: str) -> Self:
-        """Return the member of a word. Raises KeyError, also for what is no text."""
+        """Return the member of a word. Raises KeyError, also for what is not text."""
         return cls[word.upper() if isinstance(word, str) else word]
 
     @property

@@ -187,8 +187,8 @@ def node_of(words: Sequence[str]) -> str:
 class DashboardProcess:
     """
     Starts the command with the fleet, so that the page is there before the first robot moves, and
-    finds its address in what it prints. The demo goes on without it: a port that is taken leads to
-    a free one, any other failure to a line. `typed` is the command as a person
+    finds its address in what it prints. The demo continues without it: a port that is taken leads
+    to a free one, any other failure to a line. `typed` is the command as a person
     types it, without an output: that has the token.
     """
 

@@ -59,7 +59,7 @@ def bag_file(folder: Path) -> Path:
 
 
 def _check_ends(file: Path) -> None:
-    """Raise NotAnEpisode for a file that is no MCAP file or was cut; OSError."""
+    """Raise NotAnEpisode for a file that is not an MCAP file or was cut; OSError."""
     with open_regular(file) as stream:
         begin = stream.read(len(MAGIC))
         stream.seek(max(stream.seek(0, os.SEEK_END) - len(MAGIC), 0))

@@ -87,7 +87,7 @@ def read_episode(folder: Path, hash_file: HashFile | None = None) -> RecordedEpi
     """
     stamp_ns, file, summary = completed_ns(folder), bag_file(folder), read_summary(folder)
     found = (hash_file or known_hash)(file)
-    # a number of a judge that no message of an episode has is no outcome
+    # a number of a judge that no message of an episode has is not an outcome
     number = OUTCOMES.index(summary.outcome) if summary.outcome in OUTCOMES else 0
     episode = RecordedEpisode(
         stamp=Time.of_ns(min(max(stamp_ns, 0), LAST_NS)),

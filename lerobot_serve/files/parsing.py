@@ -104,7 +104,7 @@ def _check_scalars(content: Any, *, are_finite: bool) -> None:
         elif isinstance(value, float) and are_finite and not math.isfinite(value):
             raise ValueError(f'{value} is not a finite number')
         elif isinstance(value, str) and not value.isascii() and not is_unicode(value):
-            raise ValueError(f'{shown(value)} has a lone surrogate, which is no Unicode text')
+            raise ValueError(f'{shown(value)} has a lone surrogate, which is not Unicode text')
 
 
 def is_unicode(text: str) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a door listens, and whom it lets in. Reads the files that are named; any thread."""
+"""Listen address and access control of an endpoint. Reads the files that are named; any thread."""
 
 from __future__ import annotations
 

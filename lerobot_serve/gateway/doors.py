@@ -41,7 +41,7 @@ def load_door(name: str, table: Mapping[str, DoorEntry] = DOORS) -> MakeDoor:
     is missing.
     """
     if name not in table:
-        raise UserError(f'{name!r} is no door; there are {", ".join(table)}')
+        raise UserError(f'{name!r} is not a door; there are {", ".join(table)}')
     entry = table[name]
     try:
         found: MakeDoor = import_module(entry.module).make_door

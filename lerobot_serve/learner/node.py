@@ -194,7 +194,7 @@ def parent_folder(given: str, store: VersionStore) -> Path | None:
     if given.startswith(('/', '~')):
         folder = Path(given).expanduser()
         if not folder.is_dir():
-            raise ParameterError(f'parent must be a folder or a version, {folder} is no folder')
+            raise ParameterError(f'parent must be a folder or a version, {folder} is not a folder')
         return folder
     try:
         return store.path(store.entry(given).id)

@@ -47,9 +47,9 @@ def choose_parent(
     descendant of a rejected one; without one `fallback`, that of the parameter `parent`.
 
     With `promoted` only of these: one that a gate refused, or that still is on trial, may be no
-    better than its parent, and what is trained from it is no candidate for the champion's place.
-    `versions` are in the order of their rounds, `rejected` and `promoted` are digests. Raises
-    NoParent.
+    better than its parent, and what is trained from it is not a candidate for the champion's
+    place. `versions` are in the order of their rounds, `rejected` and `promoted` are digests.
+    Raises NoParent.
     """
     for version in reversed(versions):
         may_be = promoted is None or digest_of(version.id) in promoted

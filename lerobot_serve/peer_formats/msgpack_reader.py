@@ -177,7 +177,7 @@ class _Reader:
                 return self._short_key(at + 2, self._data[at + 1])
         key = self._value(depth)
         if not isinstance(key, str) or len(key) > KEY_LIMIT_BYTES:
-            raise PeerFormatError(f'a key is no text of at most {KEY_LIMIT_BYTES} bytes')
+            raise PeerFormatError(f'a key is not text of at most {KEY_LIMIT_BYTES} bytes')
         return key
 
     def _short_key(self, begin: int, size: int) -> str:

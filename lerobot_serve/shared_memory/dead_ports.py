@@ -6,7 +6,7 @@ Fast DDS marks a port as damaged when its owner stands still while it waits for 
 it reads one. A process that is killed at an instant between the two leaves a port with which
 Fast DDS finds nothing wrong. The next process that takes the number replaces the file; a sender
 that has the old one mapped fills it up, and then drops whatever it sends to the new process: that
-one discovers everything, and hears nothing.
+discovery works but no data arrives.
 
 `mark_dead_ports` marks such ports before this process takes a number. `ReplacedPorts` finds those
 that another process has replaced, with the files that this process has opened before. As in

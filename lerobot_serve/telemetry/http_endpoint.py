@@ -94,8 +94,8 @@ class HttpEndpoint:
     ) -> None:
         if not address:
             raise ParameterError(
-                "metrics_address is '', which is no address; use 127.0.0.1, or 0.0.0.0 for all "
-                'interfaces, and metrics_port 0 to disable the endpoint'
+                "metrics_address is '', which is not an address; use 127.0.0.1, or 0.0.0.0 for "
+                'all interfaces, and metrics_port 0 to disable the endpoint'
             )
         registry = CollectorRegistry()
         registry.register(FunctionCollector(collect))

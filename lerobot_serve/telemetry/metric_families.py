@@ -30,8 +30,8 @@ def gauge(
 
 def keys_expiry(folder: str) -> GaugeMetricFamily:
     """
-    Return when the keys of a node end, as it has read them: a link that is open goes on, and none
-    opens again. Raises UserError for keys with which none opens now.
+    Return when the keys of a node end, as it has read them: a link that is open continues, and
+    none opens again. Raises UserError for keys with which none opens now.
     """
     expires = check_credentials(Path(folder), may_listen=False).expires
     text = 'when the certificate of zenoh_keys or its authority ends, in seconds since 1970'

@@ -196,7 +196,7 @@ def _opened(source: Path, path: str, follows_links: bool) -> BinaryIO:
         return open_regular(file)
     except ValueError:
         raise PublishError(
-            f'{source / path} is no regular file; remove it, or move it elsewhere'
+            f'{source / path} is not a regular file; remove it, or move it elsewhere'
         ) from None
 
 

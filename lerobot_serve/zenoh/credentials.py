@@ -95,7 +95,7 @@ def _context(folder: Path, protocol: ssl._SSLMethod, *, verifies: bool) -> ssl.S
     try:
         context.load_verify_locations(folder / CA)
     except ssl.SSLError:
-        raise UserError(f'{folder / CA} is no certificate; {COPY_AGAIN}') from None
+        raise UserError(f'{folder / CA} is not a certificate; {COPY_AGAIN}') from None
     try:
         # with a password, so that an encrypted key does not ask for one on the terminal
         context.load_cert_chain(folder / CERTIFICATE, folder / PRIVATE_KEY, password='')

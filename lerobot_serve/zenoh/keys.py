@@ -161,7 +161,7 @@ def client_of(key: str) -> ClientKeys:
     """Return the client of a key below ServerKeys.clients. Raises ValueError for another key."""
     parts = key.split('/', 5)
     if len(parts) < 6 or '*' in key:
-        raise ValueError(f'{key[:120]!r} is no key of one client')
+        raise ValueError(f'{key[:120]!r} is not a key of one client')
     root, site, server, role, client, _ = parts
     return ClientKeys(f'{root}/{site}/{server}', role, client)
 

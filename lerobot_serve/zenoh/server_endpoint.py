@@ -82,7 +82,7 @@ class ServerMessages(Protocol):
     """Requests and responses as CDR bytes; ros.contract.service_bytes implements it."""
 
     def read_request(self, service: str, raw: bytes) -> Any:
-        """Raises ValueError for bytes that are no request of this service."""
+        """Raises ValueError for bytes that are not a request of this service."""
 
     def client_id(self, service: str, request: Any) -> str:
         """Return whom a request speaks for; empty without a client."""

@@ -136,8 +136,8 @@ def transmission(keep_alives: int = KEEP_ALIVES_A_LEASE) -> dict[str, object]:
 def _check_endpoint(endpoint: str, keys: Path | None) -> None:
     if not ENDPOINT.fullmatch(endpoint):
         raise UserError(
-            f'{endpoint!r} is no Zenoh endpoint; give PROTOCOL/HOST:PORT with tcp, tls or quic, '
-            'such as tcp/192.168.1.5:7447'
+            f'{endpoint!r} is not a Zenoh endpoint; give PROTOCOL/HOST:PORT with tcp, tls or '
+            'quic, such as tcp/192.168.1.5:7447'
         )
     if endpoint.startswith(ENCRYPTED) and not keys:
         raise UserError(f'{endpoint} needs zenoh_keys, the folder with the keys of this machine')
@@ -188,6 +188,6 @@ def _access(folder: Path, *, is_listening: bool) -> dict[str, object]:
         raise UserError(f'{file}: {error.strerror}') from None
     except ValueError:
         raise UserError(
-            f'{file} is no access file; copy the folder that `lerobot-serve keys` made again'
+            f'{file} is not an access file; copy the folder that `lerobot-serve keys` made again'
         ) from None
     return {'access_control': rules}

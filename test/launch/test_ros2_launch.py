@@ -180,7 +180,7 @@ def test_a_robot_that_dies_takes_no_other_down(launch, observer, wait_until):
     os.kill(launched.nodes()['/robot_1/edge_controller'], signal.SIGKILL)
     wait_until(lambda: 'process has died' in launched.output, 'launch sees it', launched)
     heard[topic].clear()
-    wait_until(lambda: heard[topic], 'robot_2 goes on', launched)
+    wait_until(lambda: heard[topic], 'robot_2 continues', launched)
     left = {'/robot_1/sim_robot', '/robot_2/sim_robot', '/robot_2/edge_controller'}
     assert set(launched.nodes()) == left
     assert launched.interrupt() == 0

@@ -200,7 +200,7 @@ def call_error(url: str, error: grpc.RpcError) -> WrongSettings | ServerUnreacha
         return WrongSettings(f'{url} refuses this client: {details}', "give connect(token='...')")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return WrongSettings(
-            f'{url} is no gateway with the door policy_service, or one before 0.2 ({details})',
+            f'{url} is not a gateway with the door policy_service, or one before 0.2 ({details})',
             'check the port, the path of a proxy, and the version of the gateway',
         )
     return ServerUnreachable(f'{url}: {details or code.name.lower()}')

@@ -52,7 +52,7 @@ class ObservationCheck:
             values = np.array(state, np.float32).reshape(-1)
         except (TypeError, ValueError) as error:
             raise WrongObservation(
-                f'state is no array of numbers ({error})', self._state_remedy()
+                f'state is not an array of numbers ({error})', self._state_remedy()
             ) from None
         if len(values) != len(self._state_names):
             raise WrongObservation(

@@ -95,7 +95,7 @@ class RequestTurns:
                 self.dropped[LATE_REPLY if reason in ('', LATE_CHUNK) else reason] += 1
 
     def drop(self, reason: str) -> None:
-        """Count a message that is no reply."""
+        """Count a message that is not a reply."""
         with self._lock:
             self.dropped[reason] += 1
 

@@ -25,7 +25,7 @@ class AsyncPredictionStream(Stream, AsyncClosing, AsyncIterator[Prediction]):
         self._worker = asyncio.get_running_loop().create_task(runner.run(self._requesting()))
 
     async def __anext__(self) -> Prediction:
-        """Wait for the next prediction. Raises the error of a request; the stream goes on."""
+        """Wait for the next prediction. Raises the error of a request; the stream continues."""
         try:
             return await self._runner.run(self._latest.next_result(self._timeout_s))
         except ClientClosed:

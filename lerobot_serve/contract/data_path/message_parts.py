@@ -91,7 +91,7 @@ def write_images(writer: CdrWriter, images: tuple[Image, ...]) -> None:
         writer.block(image.data, IMAGE_BYTES_LIMIT, f'camera {image.name}')
 
 
-# typed: a float is no height, though it may equal one
+# typed: a float is not a height, though it may equal one
 @lru_cache(maxsize=256, typed=True)
 def _image_part(phase: int, name: str, *fields: int) -> bytes:
     """Return all fields of an image before its data."""

@@ -167,7 +167,7 @@ class ActContext:
             self.screen.add_heading(line)
         now = self.client.last_router(ROUTER)
         if now:
-            # the first state is no change
+            # the first state is not a change
             for text, mark in router_events(self._seen if self._seen.state.slots else now, now):
                 self.add_event(text, mark)
             self._seen = now

@@ -80,7 +80,7 @@ def learning_fleet(robots: Iterable[str], seed: int, plan: str, link: DemoLink) 
             'store': VERSIONS,
             'folder': LEARNER,
             'trainer': 'builtin',
-            # what the policy did alone is no correction
+            # what the policy did alone is not a correction
             'episode_filters': ['success', 'intervention'],
             'episodes_per_round': FIRST_EPISODES,
         },

@@ -118,7 +118,7 @@ class OperatingConditions(NamedTuple):
 
     @property
     def has_policy_beside_person(self) -> bool:
-        """Whether a person has taken over, and the policy goes on planning."""
+        """Whether a person has taken over, and the policy continues planning."""
         return self.intervention is not Intervention.NONE and not self.paused
 
 

@@ -41,7 +41,7 @@ class Report:
 class OutcomeReports:
     """
     At most LIMIT outcomes wait for their router, the newest of each episode. A server that does
-    not reply TRIES times is no router: policy servers keep no outcomes.
+    not reply TRIES times is not a router: policy servers keep no outcomes.
     """
 
     def __init__(

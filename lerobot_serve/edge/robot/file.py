@@ -190,7 +190,7 @@ class _Action:
     def _rates(self, key: str, limit: float | None, *, span: float) -> tuple[float, float]:
         """
         Return max_step and the change per second; one follows from the other. A step beyond the
-        `span` from min to max would be no limit.
+        `span` from min to max would not be a limit.
         """
         rate = None
         if getattr(self._given, key) is not UNSET or limit is not None:

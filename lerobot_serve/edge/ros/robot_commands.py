@@ -179,7 +179,7 @@ class RobotCommands:
         stamp = self._node.get_clock().now().to_msg()
         message = command_message(command, self._robot, stamp, self._step_s)
         with self._sending:
-            # asked last: a process that is stopped once this is answered sends when it goes on
+            # asked last: a process that is stopped once this is answered sends when it continues
             if self._conflict.is_silent or is_old():
                 return False
             self._has_commanded = True

@@ -11,9 +11,9 @@ import asyncio
 from dataclasses import dataclass
 import struct
 
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.groot import zmtp
 from lerobot_serve.gateway.groot.zmtp import Flag, ZmtpError
-from lerobot_serve.gateway.web.settings import WebSettings
 
 UNANSWERED_PINGS = 3
 # a REQ socket sends an empty frame and the body
@@ -23,7 +23,7 @@ END_LIMIT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class GrootSettings(WebSettings):
+class GrootSettings(EndpointSettings):
     """
     Bounds and names of the door, from its parameters.
 

@@ -133,7 +133,8 @@ class GrootDoor:
             raise invalid(
                 'kill is refused: stop the gateway on its machine'
                 if name == 'kill'
-                else f'{str(name)[:120]!r} is no endpoint; there are {", ".join(self._endpoints)}'
+                else f'{str(name)[:120]!r} is not an endpoint; there are '
+                f'{", ".join(self._endpoints)}'
             )
         return await endpoint(caller, request.get('data'))
 

@@ -24,7 +24,7 @@ KEEPALIVE_MS, KEEPALIVE_ANSWER_MS = 20_000, 10_000
 HANDSHAKE_MS = 10_000
 CONNECTIONS = 256
 STOP_GRACE_S = 0.5
-# of those that are no callers, such as a client that watches whether the gateway is there
+# of those that are not callers, such as a client that watches whether the gateway is there
 FURTHER_CALLS = 8
 # of methods that need no token, such as probes of health
 OPEN_CALLS = 8

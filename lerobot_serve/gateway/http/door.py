@@ -220,7 +220,7 @@ def caller_of(
     """
     own = client_id or episode_id
     name = '/'.join(filter(None, (token_name, own)))
-    # an episode is no owner of episodes
+    # an episode is not an owner of episodes
     who = '/'.join(filter(None, (token_name, client_id)))
     return Caller(protocol, host, name, owner=f'{host}/{who}')
 

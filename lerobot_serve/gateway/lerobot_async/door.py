@@ -195,7 +195,7 @@ class LeRobotDoor(GrpcServer):
         return write_data(chunk[0])
 
     def _leave(self, caller: Caller) -> None:
-        """Free the place of a client whose connection ended; one that goes on opens it again."""
+        """Free the place of a client whose connection ended; one that continues opens it again."""
         task = asyncio.get_running_loop().create_task(self._gateway.release(caller))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)

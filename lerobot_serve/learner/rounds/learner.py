@@ -519,7 +519,7 @@ class Learner:
         self._listener.on_version(report.id)
 
     def _fail(self, text: str, *, keeps_round: bool = False) -> None:
-        """End the running round, or keep it to be begun again; the learner goes on."""
+        """End the running round, or keep it to be begun again; the learner continues."""
         self._steps.drop()
         if self._phase not in RUNNING:
             self._is_staging = False

@@ -14,7 +14,7 @@ import threading
 from lerobot_serve.learner.steps.lines import Done, Failed, Job, Report
 from lerobot_serve.learner.steps.process import StartStep, StepProcess
 
-# while a process ends; its end is no event
+# while a process ends; its end is not an event
 POLL_S = 0.05
 # of all processes, when the learner ends: less than the runtime waits for a thread
 STOP_LIMIT_S = 3.0

@@ -75,7 +75,7 @@ def read_contract(folder: Path, dataset: Path, tick: Callable[[], None]) -> Cont
     found = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
     if status or not found:
         last = next((line for line in reversed(lines) if line.strip()), f'exit status {status}')
-        raise TrainerError(f'{folder} is no policy that can be served: {last}')
+        raise TrainerError(f'{folder} is not a policy that can be served: {last}')
     value: Contract = json.loads(found[-1])
     return value
 

@@ -53,7 +53,7 @@ def is_example(rows: RowAuthors) -> BoolArray:
 
 
 def row_weights(rows: RowAuthors, *, intervention_weight: float) -> Float64Array:
-    """Return the weight of each row within its kind, new or old; 0 for what is no example."""
+    """Return the weight of each row within its kind, new or old; 0 for what is not an example."""
     weights = np.where(rows.by_person(), intervention_weight, 1.0)
     return np.where(is_example(rows), weights, 0.0)
 

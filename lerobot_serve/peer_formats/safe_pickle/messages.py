@@ -105,7 +105,7 @@ def read_actions(data: bytes | memoryview) -> list[TimedAction]:
     """Return the list of TimedAction of a pickle, as LeRobot's server writes it."""
     actions = read(data, ACTION_NAMES, ACTIONS)
     if type(actions) is not list or len(actions) > MOST_ACTIONS:
-        raise PickleRefused(f'the pickle is no list of at most {MOST_ACTIONS} TimedAction')
+        raise PickleRefused(f'the pickle is not a list of at most {MOST_ACTIONS} TimedAction')
     return [timed_action(fields_of(each, 'TimedAction')) for each in actions]
 
 

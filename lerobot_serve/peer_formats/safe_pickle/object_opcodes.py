@@ -91,7 +91,7 @@ def appends(reader: Reader, position: int) -> int:
 def extend(reader: Reader, values: list[object]) -> None:
     target = reader.stack[-1]
     if type(target) is not list:
-        raise PickleRefused('a value is appended to what is no list')
+        raise PickleRefused('a value is appended to what is not a list')
     target.extend(complete(value) for value in values)
 
 
@@ -109,7 +109,7 @@ def set_items(reader: Reader, position: int) -> int:
 def update(reader: Reader, values: list[object]) -> None:
     target = reader.stack[-1]
     if type(target) is not dict or len(values) % 2:
-        raise PickleRefused('pairs are put into what is no dict')
+        raise PickleRefused('pairs are put into what is not a dict')
     pairs = iter(values)
     for key in pairs:
         if type(key) is not str:
@@ -171,7 +171,7 @@ def reduce(reader: Reader, position: int) -> int:
 def new_object(reader: Reader, position: int) -> int:
     arguments, made = reader.pop(), reader.pop()
     if type(made) is not Global or not made.is_record or arguments != ():
-        raise PickleRefused('it makes an object of what is no record, or with arguments')
+        raise PickleRefused('it makes an object of what is not a record, or with arguments')
     reader.push_container(Record(made.name))
     return position
 

@@ -113,9 +113,9 @@ def refuse(reader: Reader, position: int) -> int:
 
 
 def check_protocol(view: memoryview, position: int) -> None:
-    """Raise PickleRefused for the text forms of protocol 0 and 1, and for what is no pickle."""
+    """Raise PickleRefused for the text forms of protocol 0 and 1, and for what is not a pickle."""
     if view[position] != 0x80 or not 2 <= view[position + 1] <= 5:
-        raise PickleRefused('it is no pickle of protocol 2 to 5')
+        raise PickleRefused('it is not a pickle of protocol 2 to 5')
 
 
 def result(reader: Reader) -> object:

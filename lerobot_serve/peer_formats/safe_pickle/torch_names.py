@@ -48,7 +48,7 @@ def persistent_id(reader: Reader, position: int) -> int:
     """Push an empty storage of the announced type; the numbers follow after the pickles."""
     announced = reader.pop()
     if type(announced) is not tuple or len(announced) != 6 or announced[0] != 'storage':
-        raise PickleRefused('a tensor refers to what is no storage')
+        raise PickleRefused('a tensor refers to what is not a storage')
     kind, count, view = announced[1], announced[4], announced[5]
     if type(kind) is not Global or kind.name not in STORAGES or view is not None:
         raise PickleRefused('a tensor refers to a storage of an unknown type')

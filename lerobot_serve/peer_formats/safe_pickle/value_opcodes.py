@@ -22,7 +22,7 @@ from lerobot_serve.peer_formats.safe_pickle.values import (
 INT32, UINT32 = Struct('<i').unpack_from, Struct('<I').unpack_from
 UINT16, UINT64 = Struct('<H').unpack_from, Struct('<Q').unpack_from
 FLOAT64 = Struct('>d').unpack_from
-# LONG1 with more bytes is no number that a robot sends
+# LONG1 with more bytes is not a number that a robot sends
 LONG_BYTES = 8
 SCALARS = frozenset({str, int, float, bool, type(None)})
 # what the memo may give again: nothing that holds other values, or it could hold itself

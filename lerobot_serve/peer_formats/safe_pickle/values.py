@@ -183,7 +183,7 @@ def checked_shape(shape: object, most_dimensions: int) -> tuple[int, ...]:
         raise PickleRefused(f'an array has no shape of at most {most_dimensions} sizes')
     sizes = [size for size in shape if type(size) is int and 0 <= size < 2**31]
     if len(sizes) != len(shape):
-        raise PickleRefused('an array has a size that is no number in [0, 2^31)')
+        raise PickleRefused('an array has a size that is not a number in [0, 2^31)')
     return tuple(sizes)
 
 

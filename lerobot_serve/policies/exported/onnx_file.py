@@ -302,7 +302,7 @@ def _tensor_type(data: memoryview) -> Parts:
     fields = _fields(data, TENSOR_TYPE)
     element = _number(fields, 1)
     if element not in ITEM_BYTES:
-        raise UnsafeProgram(f'has values of the type {element}, which is no plain number')
+        raise UnsafeProgram(f'has values of the type {element}, which is not a plain number')
     return _written(fields, TENSOR_TYPE, {2: list(map(_shape, _blocks(fields, 2)))})
 
 
@@ -317,7 +317,7 @@ def _tensor(data: memoryview, contents: OnnxContents, *, may_be_external: bool) 
     dims = tuple(_numbers(fields.get(1, [])))
     element = _number(fields, 2)
     if element not in ITEM_BYTES:
-        raise UnsafeProgram(f'has a tensor of the type {element}, which is no plain number')
+        raise UnsafeProgram(f'has a tensor of the type {element}, which is not a plain number')
     if len(dims) > RANK_LIMIT or any(not 0 <= size < 1 << 40 for size in dims):
         raise UnsafeProgram(f'has a tensor of the shape {dims!r:.60}')
     size_bytes = math.prod(dims) * ITEM_BYTES[element]

@@ -138,7 +138,7 @@ class GraphValues:
         if operator in DIVISIONS and not self._may_divide(inputs, outputs):
             raise UnsafeProgram(
                 f'has {operator.decode()} of values that are not said to be float, by a divisor '
-                'that is no constant without 0 and -1'
+                'that is not a constant without 0 and -1'
             )
         from_sizes = operator != b'If' and all(map(self._is_size, filter(None, inputs)))
         if operator in SHAPES or from_sizes:

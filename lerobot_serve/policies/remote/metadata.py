@@ -29,7 +29,7 @@ def digest_of(metadata: Mapping[str, Any]) -> str:
 
 def identity(kind: str, contract: RemoteContract, metadata: Mapping[str, Any], name: str) -> str:
     """
-    Return NAME@HASH. The address is no part of it: two servers of one policy are two replicas.
+    Return NAME@HASH. The address is not a part of it: two servers of one policy are two replicas.
     """
     told = {
         'kind': kind,

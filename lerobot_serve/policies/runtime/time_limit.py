@@ -3,7 +3,7 @@
 Limit the time of a program from elsewhere by what its trial took.
 
 Native code that does not return can only be ended with its process. So a run that takes FACTOR
-times the longest of the trial is first asked to end; one that goes on ends this process with
+times the longest of the trial is first asked to end; one that continues ends this process with
 EXIT_STATUS, as a crash would: `up`, systemd and Kubernetes start the server again, and a router
 gives its episodes to the other servers meanwhile. A server that stayed would answer no robot, and
 would still look healthy to all that only see its process.
@@ -56,7 +56,7 @@ class TimeLimit:
         self._interrupt, self._end = interrupt, end or end_process
         self._lock = threading.Lock()
         self._is_watched = False
-        # of the run that goes on: how many times as long as one request it may take; 0 for none
+        # of the run that continues: how many times as long as one request it may take; 0 for none
         self._requests = 0
         self._number = 0
 

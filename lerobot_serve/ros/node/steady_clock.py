@@ -76,7 +76,7 @@ class SteadyClockNode(Node):
     def _destroy_rest(self) -> None:
         """
         Destroy what rclpy holds. What a signal interrupted in the middle of its creation is not
-        registered everywhere: rclpy drops it with an error, and goes on when it is called again.
+        registered everywhere: rclpy drops it with an error, and continues when it is called again.
         """
         for _ in range(HALF_CREATED_LIMIT):
             try:

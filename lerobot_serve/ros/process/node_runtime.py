@@ -64,7 +64,7 @@ BLOCKED_TEXT = (
     'the port is renewed'
 )
 STILL_TEXT = (
-    'standing still: {}. The service manager ends and restarts this process unless it goes on '
+    'standing still: {}. The service manager ends and restarts this process unless it continues '
     'within {:g} s'
 )
 DEAF_TEXT = 'shared-memory receive is stuck in this process: {} for {:g} s'
@@ -95,7 +95,7 @@ class NodeRuntime:
         self.stop = threading.Event()
         self.failure: BaseException | None = None
         self.has_hanging_threads = False
-        # at the end, one that loads a policy; it is no fault
+        # at the end, one that loads a policy; it is not a fault
         self.has_loading_threads = False
         self.context = rclpy.Context()
         try:

@@ -76,8 +76,8 @@ def _own_folder() -> Path:
     status = folder.lstat()
     if not (stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()):
         raise NoFreeDomain(
-            f'{folder} is no folder of this user, and domains are reserved there; remove it, or '
-            'set TMPDIR to a folder of your own'
+            f'{folder} is not a folder of this user, and domains are reserved there; remove it, '
+            'or set TMPDIR to a folder of your own'
         )
     folder.chmod(0o700)
     return folder

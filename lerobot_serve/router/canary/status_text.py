@@ -65,7 +65,7 @@ def aborts_text(facts: Facts) -> str:
     return (
         'episodes of the champion are aborted more often than those of the candidate '
         f'({champion.aborted} of {champion.begun}, {candidate.aborted} of {candidate.begun}): '
-        'an aborted episode is no success, so that this alone favors the candidate. Find the '
+        'an aborted episode is not a success, so that this alone favors the candidate. Find the '
         'cause, then promote or roll back by hand'
     )
 
@@ -106,12 +106,12 @@ def worse_since_text(watch: WatchRecord, facts: Facts, terms: Terms) -> str:
 
 
 def no_way_back_text(reason: str, watch: WatchRecord, champion: SlotFacts) -> str:
-    """Return why a candidate goes on that would be rolled back, with the remedy."""
+    """Return why a candidate continues that would be rolled back, with the remedy."""
     replaced = _replaced_text(watch, champion)
     why = replaced or not_ready_reason('champion', champion)
     remedy = _back_text(watch) if replaced else 'start its policy server'
     return (
-        f'{reason}. It goes on, because {why}. As soon as the champion is back it takes over: '
+        f'{reason}. It continues, because {why}. As soon as the champion is back it takes over: '
         f'{remedy}'
     )
 

@@ -44,7 +44,7 @@ class WatchAction(Enum):
     """What the canary does."""
 
     WATCH = 'watch'
-    # a reason to roll back, and no champion to go back to: the candidate goes on
+    # a reason to roll back, and no champion to go back to: the candidate continues
     KEEP = 'keep'
     ROLL_BACK = 'roll_back'
     # minimum episodes and time are reached, and nothing is found

@@ -243,7 +243,7 @@ class Dispatcher:
             pending = self._table.in_flight.take_pending(
                 server, client_id, header.session_epoch, header.seq
             )
-            # also a late one: that of a request that was replaced, or timed out, was served
+            # late replies count too: the server did the work
             sent = SentRequest(server, header.session_epoch, header.seq)
             if self._table.uncharged.take(client_id, sent):
                 self._table.quotas.charge(client_id, summary.inference_ms, now_ns)

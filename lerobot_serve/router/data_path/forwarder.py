@@ -271,7 +271,7 @@ class RequestForwarder:
     def reply_quota(
         self, request: InFlightRequest, refusal: QuotaRefusal, step: DispatchStep
     ) -> None:
-        """Reply QUOTA at once, to a request that was not begun; an earlier one goes on."""
+        """Reply QUOTA at once, to a request that was not begun; an earlier one continues."""
         self._drops.add('quota')
         self.fail(request, Status.QUOTA, refusal.text, step, retry_after_s=refusal.retry_after_s)
 

@@ -66,7 +66,7 @@ class FleetCounters:
                 self.known[run, arm] = now
 
     def as_json(self, runs: Collection[str]) -> dict[str, dict[str, dict[str, int]]]:
-        """Return the last counters of these runs: a router that leads next goes on from them."""
+        """Return the last counters of these runs: a router that leads next continues from them."""
         found: dict[str, dict[str, dict[str, int]]] = {run: {} for run in runs}
         for (run, arm), slot in self.known.items():
             if run in found:

@@ -118,7 +118,7 @@ def imported(last: StoreContent, new: Store, given: RouterParameters) -> tuple[B
     fields = {spec.name: spec.field for spec in live_specs()}
     for (kind, name), row in decisions.items():
         if kind == PARAMETER and name in fields:
-            # what it overrides, so that it is no older value of a file
+            # what it overrides, so that it is not an older value of a file
             decisions[kind, name] = {**row, 'file': to_json_value(getattr(given, fields[name]))}
     base = newest_number(new)
     rollout = decisions.get(ROLLOUT)

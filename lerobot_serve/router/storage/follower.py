@@ -54,7 +54,7 @@ AWAY_S = 2.0
 # an executor that has not shown its view for this long runs no rollout
 IDLE_S = 2.0
 PRUNE_PERIOD_S, PRUNED_AT_ONCE, KEPT_HOURS = 10.0, 2000, 24
-# of one round: the next one goes on
+# of one round: the next one continues
 EPISODES_LIMIT, PLACEMENTS_LIMIT = 10_000, 20_000
 CHANGES_LIMIT = 64
 
@@ -197,7 +197,7 @@ class StateFollower:
         if not (self._is_away or self._is_ending):
             self._is_away = True
             self._warn(
-                f'{self._address.name} cannot be reached ({first_line(error)}); routing goes on '
+                f'{self._address.name} cannot be reached ({first_line(error)}); routing continues '
                 'with the last known decisions, and no rollout advances until it is back'
             )
         if self._leads:

@@ -187,5 +187,5 @@ def _found_version(connection: Connection, schema: str, name: str) -> int | None
         if len(found) == 1 and found[0][0] == APPLICATION:
             return int(found[0][1])
     raise StoreRefused(
-        f'{name}: schema {schema} is no store of a router; drop it, or set another state_site'
+        f'{name}: schema {schema} is not a store of a router; drop it, or set another state_site'
     )

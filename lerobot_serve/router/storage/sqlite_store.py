@@ -140,7 +140,7 @@ class SqliteStore(Store):
         found = pragma(connection, 'application_id')
         if found != APPLICATION_ID:
             raise StoreRefused(
-                f'{self.path} is no store of a router (application id {found:#x}); move it, or '
+                f'{self.path} is not a store of a router (application id {found:#x}); move it, or '
                 'set another state_folder'
             )
         if (version := pragma(connection, 'user_version')) > VERSION:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Load another policy beside the served one, then let the inference thread switch between two
-batches. On any failure the served policy goes on.
+batches. On any failure the served policy continues.
 
 The executor thread begins a swap; the thread `swap` loads, one swap at a time; the status may be
 read in any thread.
@@ -122,7 +122,7 @@ class PolicySwap:
         except (PolicyError, SwapRefused, SwapCancelled) as error:
             why = str(error)
         except Exception as error:
-            # code of another package may raise any error; the served policy goes on
+            # code of another package may raise any error; the served policy continues
             why = one_line(error)
         else:
             # what is slow comes after the switch: the new policy serves meanwhile
@@ -131,7 +131,7 @@ class PolicySwap:
             after = loaded.worker.description.fingerprint
             return SwapStatus(SwapState.DONE, f'{after} has replaced {before}')
         self._observer.on_swap_failed(why)
-        return SwapStatus(SwapState.FAILED, f'{before} goes on: {why}')
+        return SwapStatus(SwapState.FAILED, f'{before} continues: {why}')
 
     def _wait_for_batch(self) -> None:
         """
@@ -233,7 +233,7 @@ class PolicySwap:
         self._publish()
 
     def _publish(self) -> None:
-        """Publish the status. Raises nothing: the swap goes on, or has switched already."""
+        """Publish the status. Raises nothing: the swap continues, or has switched already."""
         try:
             self._node.on_swap_status()
         except Exception as error:

@@ -125,7 +125,7 @@ class Operator(Fleet):
             now = before = find_router(client, router)
             rule = rule_of(client, before)
             if checked(rule) and self.confirm(before.name, rule.text, asks=rule.asks):
-                # the question has no time limit, and a rollout goes on meanwhile
+                # the question has no time limit, and a rollout continues meanwhile
                 shown, now = rule.text, client.last_router(before.name) or before
                 rule = rule_of(client, now)
                 if checked(rule) and (refusal := changed_text(shown, rule.text)):

@@ -122,7 +122,7 @@ def print_report(report: Report, options: argparse.Namespace) -> int:
 
 
 def terminal_columns() -> int | None:
-    """Return the width of the terminal; None when the output is no terminal."""
+    """Return the width of the terminal; None when the output is not a terminal."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     return shutil.get_terminal_size().columns if is_terminal else None
 

@@ -49,7 +49,7 @@ class DashboardSettings:
     ] = None
     print_token: Annotated[
         bool,
-        Argument('print the address with the token also where the output is no terminal'),
+        Argument('print the address with the token also where the output is not a terminal'),
     ] = False
     tls_certificate: Annotated[Path | None, Argument('serve https', 'FILE')] = None
     tls_key: Annotated[Path | None, Argument('key of the certificate', 'FILE')] = None
@@ -101,5 +101,5 @@ def make_folder(option: str, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        reason = 'is no folder' if isinstance(error, FileExistsError) else error.strerror
+        reason = 'is not a folder' if isinstance(error, FileExistsError) else error.strerror
         raise UserError(f'{option} {folder}: {reason or error}') from error

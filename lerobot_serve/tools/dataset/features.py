@@ -106,8 +106,8 @@ MILLIMETRES, HIGHEST = 1000.0, 65535
 
 def to_millimetres(metres: NDArray[np.float32]) -> NDArray[np.uint16]:
     """
-    Return depth in millimetres. As in the encoding 16UC1 of ROS, 0 is no measurement: in float32
-    that is NaN; what is infinite, negative or too far for 16 bits is none either.
+    Return depth in millimetres. As in the encoding 16UC1 of ROS, 0 is not a measurement: in
+    float32 that is NaN; what is infinite, negative or too far for 16 bits is none either.
     """
     rounded = np.rint(metres.astype(np.float64) * MILLIMETRES)
     is_measured = (rounded >= 0) & (rounded <= HIGHEST)

@@ -3,7 +3,7 @@
 Episodes on their way into a dataset, in a folder beside it: OUT.staging. One process at a time.
 
 Each episode is a LeRobot dataset of its own, written under a temporary name, flushed to the disk
-and renamed; so a name without `.part` is a whole episode, and a killed conversion goes on behind
+and renamed; so a name without `.part` is a whole episode, and a killed conversion continues behind
 the last. The dataset itself is replaced by a rename.
 """
 

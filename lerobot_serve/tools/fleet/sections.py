@@ -109,7 +109,7 @@ def _verb(stage: Stage, words: Sequence[str], **values: str) -> FleetProcess:
     return FleetProcess(words[0], stage, VERB, '', values, command=tuple(words))
 
 
-# a recorder that is restarted goes on in its folder; `continuous` needs a new one
+# a recorder that is restarted continues in its folder; `continuous` needs a new one
 IN_FLEETS = tuple(name for name in STRATEGIES if name != CONTINUOUS)
 
 

@@ -30,7 +30,7 @@ def policy_of(text: str, folder: Path) -> dict[str, str]:
         return {'policy_path': str(is_path)}
     if match := KIND.fullmatch(text):
         path = existing(match[2], folder) if match[2] else None
-        # the path of some kinds is no path: null:joints=6,chunk=30
+        # the path of some kinds is not a path: null:joints=6,chunk=30
         return {'policy_kind': match[1], 'policy_path': str(path or match[2])}
     if hub_policy(text):
         return {'policy_path': text}

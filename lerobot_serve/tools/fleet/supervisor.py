@@ -106,7 +106,7 @@ class Supervisor:
         self._stops = 1 if number == signal.SIGHUP and self._stops else self._stops + 1
 
     def _any_active(self) -> bool:
-        # a page without a fleet is no fleet
+        # a page without a fleet is not a fleet
         return any(c.is_active for c in self._children if c.planned.stage in WORDS)
 
     def _failed_stage(self) -> Stage | None:

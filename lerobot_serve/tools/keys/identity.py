@@ -67,14 +67,14 @@ def new_identity(role: KeyRole, given: str) -> Identity:
     if role.is_node:
         if not is_topic(identity.node):
             raise UserError(
-                f'{given!r} is no name of a {role}; give the full name of its node, such as '
+                f'{given!r} is not a name of a {role}; give the full name of its node, such as '
                 '/slot_a/policy_server'
             )
     elif file_name(given) != given:
         hint = ', its name in the keys of Zenoh' if role == KeyRole.ROBOT else ''
         raise UserError(
-            f'{given!r} is no name of a key; allowed are at most 64 letters, digits, ., _ and -, '
-            f'the first a letter or digit, such as {file_name(given)}{hint}'
+            f'{given!r} is not a name of a key; allowed are at most 64 letters, digits, ., _ and '
+            f'-, the first a letter or digit, such as {file_name(given)}{hint}'
         )
     limit = COMMON_NAME_LIMIT - GENERATION_LENGTH
     if len(identity.folder) > limit:

@@ -99,7 +99,7 @@ class KeySite:
             return found[0]
         known = found or self.valid()
         names = ', '.join(each.identity.folder for each in known) or 'none yet'
-        reason = 'is the name of several keys' if found else 'is no key of this site'
+        reason = 'is the name of several keys' if found else 'is not a key of this site'
         raise UserError(f'{given!r} {reason}; give one of {names}')
 
     def add_all(

@@ -226,8 +226,8 @@ def session_problem(endpoint: str, has_keys: bool) -> str:
     """Return why an endpoint that accepts a connection opens no Zenoh session."""
     if has_keys:
         return (
-            f'{endpoint} refuses these keys, or is no Zenoh endpoint; use certificates of one CA, '
-            'and in --connect a name or address that the certificate of the server contains'
+            f'{endpoint} refuses these keys, or is not a Zenoh endpoint; use certificates of one '
+            'CA, and in --connect a name or address that the certificate of the server contains'
         )
     return (
         f'{endpoint} opens no Zenoh session; it is another kind of server, or expects tls/ and '

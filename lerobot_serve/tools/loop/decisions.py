@@ -2,7 +2,7 @@
 """
 The next step of the loop: one table of the rollout and of the candidate. Pure.
 
-Each step is safe to repeat, so that a conductor that was killed goes on with what it sees.
+Each step is safe to repeat, so that a conductor that was killed continues with what it sees.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def rollout_facts(router: RouterView) -> RolloutFacts:
     served = champion.policy if champion else ''
     rollout = _rollout(canary)
     if not served and rollout is not Rollout.PROMOTED:
-        # an interrupted `rollout finish` may have left slot a without a policy: it goes on
+        # an interrupted `rollout finish` may have left slot a without a policy: it continues
         rollout = Rollout.UNKNOWN
     return RolloutFacts(
         rollout,

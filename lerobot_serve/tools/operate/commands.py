@@ -87,7 +87,7 @@ def slot_rule(verb: SlotVerb, slot: SlotState) -> Rule:
 def robot_rule(verb: RobotVerb, robot: RobotView) -> Rule:
     """
     Return the rule of a verb for a robot, with its text filled in. A silent one refuses what may
-    start motion; a pause is tried, since a robot that is not heard may still hear.
+    start motion; still send a pause: a silent robot may be receiving.
     """
     if robot.is_silent and verb is not RobotVerb.PAUSE:
         return Rule(Effect.REFUSE, silent_robots.refusal(robot))

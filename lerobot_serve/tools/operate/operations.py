@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Accepts = Callable[[RouterView], bool]
 CANARY_PREFIX, SHADOW_SERVER = 'canary.', 'shadow_server'
-# a robot whose server is no router, or whose router hangs, has none that records a verb
+# a robot whose server is not a router, or whose router hangs, has none that records a verb
 RECORD_S = 1.0
 # a router publishes its state every second, an edge more often
 STATE_PERIOD_S = 1.5
@@ -60,7 +60,7 @@ def run_rule(
     reason: str = '',
 ) -> Result:
     """Run the ControlSlot command of a rule on a router in the state `before`."""
-    # without its word that it did something, only a change shows it
+    # without an acknowledgement, infer success from a state change
     accepts, has_changed = (
         confirms(rule, before, slot, by_change=by_change) for by_change in (False, True)
     )
@@ -113,7 +113,7 @@ def run_command(
     if done is False:
         text = f'done already: {text}'
     elif not values.get('slot'):
-        # the state goes on while it is waited for; one text and one state
+        # the state continues while it is waited for; one text and one state
         text = after.canary.text
     return Result(verb, name, text, client.operator, changes(before, after))
 
@@ -222,7 +222,9 @@ def _record(client: FleetClient, robot: RobotView, verb: RobotVerb, reason: str)
         done, text = False, str(error)
     if done or not reason:
         return ''
-    return f'The reason is not recorded: {robot.edge.server or "no server"} is no router ({text})'
+    return (
+        f'The reason is not recorded: {robot.edge.server or "no server"} is not a router ({text})'
+    )
 
 
 def _unknown_robot(robot: RobotView, verb: RobotVerb, accepted: str) -> ResultUnknown:

@@ -167,7 +167,7 @@ class ServiceCalls:
         except NameValidationException as error:
             # its further lines point at the place in the name
             reason = str(error).partition('\n')[0].rstrip(':')
-            raise NotReached(f'{service} is no name of a service ({reason})') from error
+            raise NotReached(f'{service} is not a name of a service ({reason})') from error
         try:
             if not client.wait_for_service(timeout_sec=min(limit_s, self.timeout_s)):
                 raise NotReached(f'{service} is not available; nothing was sent')
@@ -175,7 +175,7 @@ class ServiceCalls:
                 wait_until_discovered(self._node, client, min(limit_s, DISCOVERED_S))
             return call_service(client, request, limit_s, idempotent=idempotent)
         except UnicodeEncodeError as error:
-            raise NotReached(f'{error.object!r} is no UTF-8 text; nothing was sent') from error
+            raise NotReached(f'{error.object!r} is not UTF-8 text; nothing was sent') from error
         except ServiceCallFailed as error:
             raise ResultUnknown(str(error)) from error
         finally:

@@ -83,7 +83,7 @@ def swap(
     if after is None:
         raise ResultUnknown(
             f'UNKNOWN: {server.name} accepted the swap ({text}) and has not ended it within '
-            f'{wait_s:g} s. It goes on: read ServerStatus.swap_text of {server.name}/status, or '
+            f'{wait_s:g} s. It continues: read ServerStatus.swap_text of {server.name}/status, or '
             'wait longer with --load-timeout-s'
         )
     before, now = server.status.policy, after.status

@@ -88,7 +88,7 @@ class Report:
 
     def as_text(self, columns: int | None = None) -> str:
         """
-        Return the parts as lines. What exceeds `columns` goes on in the next line, indented;
+        Return the parts as lines. What exceeds `columns` continues in the next line, indented;
         without `columns` nothing is wrapped, so that each line can be searched for.
         """
         lines = [line for part in self.parts for line in _lines(part, columns)]

@@ -48,7 +48,9 @@ def compressed(raw: bytes) -> bytes | None:
             pixels_of(image), QUALITY, found.colors, colorsubsampling=subsampling, fastdct=False
         )
     except ValueError as error:
-        raise Malformed('frame', f'{image.height} x {image.width} is no JPEG: {error}') from None
+        raise Malformed(
+            'frame', f'{image.height} x {image.width} is not a JPEG: {error}'
+        ) from None
     return encode(CompressedImage(image.stamp, image.frame_id, 'jpeg', jpeg))
 
 

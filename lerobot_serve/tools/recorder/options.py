@@ -73,7 +73,7 @@ OPTIONS = {
         'when a silent robot has left its episode', 's', 1, 3600, 5.0, EPISODES
     ),
 }
-# options that are no numbers -> the strategies that take them
+# options that are not numbers -> the strategies that take them
 TOPIC_OPTIONS = {'topic': (CONTINUOUS, SENTRY), 'all': (CONTINUOUS, SENTRY)}
 
 

@@ -120,7 +120,7 @@ def viewer_address(url: str) -> tuple[str, int]:
     match = URL.fullmatch(url)
     if not match or not 0 < int(match[2]) < 65536:
         raise UserError(
-            f'--viewer {url!r} is no address of a viewer; give one such as {DEFAULT_URL}'
+            f'--viewer {url!r} is not an address of a viewer; give one such as {DEFAULT_URL}'
         )
     return match[1].strip('[]'), int(match[2])
 

@@ -99,7 +99,7 @@ class StallDetector:
             return False
         was_playing, self.is_playing = self.is_playing, rung in PLAYING_RUNGS
         is_intended = reason.endswith(INTENDED_ENDS)
-        # a queue that was cleared before a stall is no end of it
+        # a queue that was cleared before a stall is not an end of it
         is_end = is_intended and not (self._with_holds and reason.endswith(CLEARED))
         if self._begin_s is not None and (self.is_playing or is_end):
             self._add(Stall(self._begin_s, max(self._begin_s, time_s), self._reason))

@@ -48,7 +48,7 @@ def why_not_checked(folder: Path, manifest: Manifest) -> str:
     if found.fingerprint == manifest.id:
         return ''
     if found.kind == 'lerobot' and read_checkpoint(str(folder)).assets:
-        # tokenizers and language models are no part of a version
+        # tokenizers and language models are not part of a version
         return (
             f'with the tokenizers and language models of this machine the fingerprint is '
             f'{found.fingerprint}; download the same ones as the publisher'

@@ -199,7 +199,7 @@ class Fetch:
 
 
 def _remove_others(folder: Path, manifest: Manifest) -> None:
-    """Remove what is no file of the manifest, and links in place of one."""
+    """Remove what is not a file of the manifest, and links in place of one."""
     known = {each.path for each in manifest.files}
     for path in sorted(folder.rglob('*'), reverse=True):
         name = path.relative_to(folder).as_posix()

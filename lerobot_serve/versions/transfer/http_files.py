@@ -113,7 +113,7 @@ class HttpSource:
                 return sorted(found)
         except (ValueError, TypeError, KeyError, RecursionError):
             pass
-        raise FetchError(f'{self.name}/{LIST_PATH} is no list of versions; check the address')
+        raise FetchError(f'{self.name}/{LIST_PATH} is not a list of versions; check the address')
 
     def manifest(self, version_id: str) -> Manifest:
         path = f'{version_id}/{MANIFEST_FILE}'

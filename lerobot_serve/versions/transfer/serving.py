@@ -146,7 +146,7 @@ class _Server(ThreadingHTTPServer):
             self.places.give_back(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: a client that leaves is no fault of this server."""
+        """Log nothing: a client that leaves is not a fault of this server."""
 
 
 def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
@@ -168,7 +168,7 @@ def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | N
 
 
 def _opened(file: Path) -> BinaryIO:
-    """Raises NotFound for what is no regular file."""
+    """Raises NotFound for what is not a regular file."""
     try:
         return open_regular(file)
     except (OSError, ValueError) as error:

@@ -86,7 +86,7 @@ def test_a_message_without_a_header_is_refused():
 
 
 def ros_image(pixels: np.ndarray, encoding: str, *, gap: int = 0, big_endian: int = 0) -> RosImage:
-    """Return an image whose rows are followed by `gap` bytes that are no pixels."""
+    """Return an image whose rows are followed by `gap` bytes that are not pixels."""
     rows = np.ascontiguousarray(pixels).reshape(len(pixels), -1).view(np.uint8)
     padded = np.pad(rows, ((0, 0), (0, gap)), constant_values=0xEE)
     height, width = pixels.shape[:2]

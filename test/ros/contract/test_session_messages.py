@@ -69,7 +69,7 @@ REFUSED = {
         "'key' has 65537 bytes, 65536 are allowed",
     ),
     'a key that is too long': ([('k' * (KEY_LIMIT + 1), b'')], 'at most 64 bytes'),
-    'a key that was no UTF-8': ([('a\ufffd', b'')], 'must be UTF-8'),
+    'a key that was not UTF-8': ([('a\ufffd', b'')], 'must be UTF-8'),
 }
 
 

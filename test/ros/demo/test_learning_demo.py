@@ -41,7 +41,7 @@ def test_two_rounds_reach_more_a_poisoned_one_is_refused_and_a_regression_taken_
     assert acts['poison']['episodes'] == 0
     assert acts['regress']['episodes_with_it'] > 0
     assert acts['regress']['episodes_with_it_a_second_later'] == 0
-    # what it was rolled back from is no ancestor of the next round
+    # what it was rolled back from is not an ancestor of the next round
     champion = acts['learn']['rounds'][-1]['version']
     assert acts['regress']['learner_builds_on'] == champion
     audit = summary['audit']

@@ -76,7 +76,7 @@ def test_it_exists_as_it_stands_there(command):
         if name == 'PYTHON':
             assert value == 'python3.12'
             continue
-        assert name == 'DEMO', f'{name} is no variable that the Makefile knows'
+        assert name == 'DEMO', f'{name} is not a variable that the Makefile knows'
         check_demo(value)
     if is_foreign(command.words):
         return

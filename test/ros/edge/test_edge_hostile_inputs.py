@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is no message, who commands beside it, and what its servers do not know: real processes."""
+"""What is not a message, other commanders, and what its servers do not know: real processes."""
 
 from __future__ import annotations
 

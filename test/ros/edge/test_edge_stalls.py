@@ -42,7 +42,7 @@ def assert_begins_there(rig: EdgeRig, before: int, by: float) -> int:
     """
     Wait for commands: the first is a step from where the robot is, each other from there. Return 1
     if a command from before the stop came first, which put the robot elsewhere: what is about to
-    be sent when a process is stopped is sent when it goes on.
+    be sent when a process is stopped is sent when it continues.
     """
     commands = rig.body.commands
     rig.wait(lambda: len(commands) > before + 6, 'commands after the stop')

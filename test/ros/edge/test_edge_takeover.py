@@ -62,7 +62,7 @@ def test_a_person_takes_over_moves_and_hands_back(edge_rig, person):
     )
     wait_for_pose(edge_rig, POSE)
     held = edge_rig.seen.executed[-1]
-    # the policy goes on, and each row says what it would have done
+    # the policy continues, and each row says what it would have done
     assert len(held.policy_action) == len(JOINTS)
     # state, and the device
     assert len(held.input_ids) == 2
@@ -163,7 +163,7 @@ def test_a_pause_stops_a_person_until_the_resume(edge_rig, person):
         True,
         'Paused. The robot slows down to rest. It follows the person again after ~/resume',
     )
-    # the person goes on, far away
+    # the person continues, far away
     person.pose = tuple(position - 0.6 for position in HOME)
     edge_rig.wait_for_rung(EdgeState.RUNG_HOLD)
     begin = len(edge_rig.seen.executed)

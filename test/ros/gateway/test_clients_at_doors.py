@@ -170,5 +170,5 @@ def test_nan_and_a_router_without_servers_are_errors_in_words(router_rig, doors,
             time.sleep(RETRY_S)
             return False
 
-    router_rig.wait(is_served, 'the client goes on without a restart')
+    router_rig.wait(is_served, 'the client continues without a restart')
     assert client.client.call('ping')['status'] == 'ok'

@@ -39,7 +39,7 @@ def test_announced_episodes_become_a_version_with_its_files_and_sources(learner_
     assert version.dataset_sha256 == manifest.dataset_sha256 != ''
     rig.wait_for(Phase.WAITING)
     state = rig.state
-    # it is no champion yet
+    # it is not a champion yet
     assert (state.round, state.latest, state.parent) == (1, version.id, version.parent)
     assert (state.episodes, state.episodes_new, state.episodes_wanted) == (2, 0, 2)
     assert {each.reason: each.count for each in state.dropped} == {'repeated': 1}

@@ -104,5 +104,5 @@ def test_robots_are_served_and_go_on_without_it(
         discovery_server.kill()
         discovery_server.wait()
         _, played = look(onlooker)
-        wait_until(lambda: plays_after(played + ACTIONS), 'the robot goes on')
+        wait_until(lambda: plays_after(played + ACTIONS), 'the robot continues')
         assert started.ended() == {}

@@ -83,7 +83,9 @@ def test_a_folder_of_others_is_not_used(folder, tmp_path, monkeypatch, kind):
     else:
         folder.mkdir()
         os.chown(folder, 12345, -1)
-    with pytest.raises(private_domain.NoFreeDomain, match=f'{folder} is no folder of this user'):
+    with pytest.raises(
+        private_domain.NoFreeDomain, match=f'{folder} is not a folder of this user'
+    ):
         private_domain.reserve_domain()
 
 

@@ -117,7 +117,7 @@ def test_hundreds_of_sessions_leave_nothing(router_rig):
         sessions.open(ask, LIMIT_S)
         assert sessions.close(ask, LIMIT_S).closed
 
-    # from then on it holds the ports of its neighbours, which are no part of a session
+    # from then on it holds the ports of its neighbours, which are not part of a session
     router_rig.wait(manager.watches_ports, 'it watches its ports')
     with ThreadPoolExecutor(CALLERS) as callers:
         first_part = SESSIONS // 4

@@ -18,7 +18,7 @@ def test_it_configures_and_activates_itself(rig):
     assert status.warmed_up
     assert (status.policy_type, status.device, status.slot) == ('steered', 'cpu', 'prod')
     assert status.server == '/policy_server'
-    # the warm-up is no request
+    # the warm-up is not a request
     assert (status.requests, status.chunks, status.inference_ms_p50) == (0, 0, 0.0)
     assert rig.client().round_trip().status == Status.OK
 

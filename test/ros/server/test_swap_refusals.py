@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Versions that a running server must not swap in: each is refused with what to do, counted and in
-the trace, and the served one goes on.
+the trace, and the served one continues.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Pod:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of the container that are no secrets."""
+        """The variables of the container that are not secrets."""
         return {
             each['name']: self._value(each)
             for each in self.container['env']

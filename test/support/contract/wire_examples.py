@@ -16,7 +16,7 @@ from lerobot_serve.contract.data_path.message_parts import Extension, Image, NO_
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.schema import Codec, MsgType, Status
 
-# a busy machine draws images slowly; that is no fault of the code
+# a busy machine draws images slowly; that is not a fault of the code
 patient = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

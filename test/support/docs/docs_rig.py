@@ -78,7 +78,7 @@ def whole(lines: list[str]) -> Iterator[str]:
 
 
 def in_line(page: str, line: str) -> Iterator[Command]:
-    """Give what stands between && and |; what is written into a file is no word of a command."""
+    """Give what stands between && and |; what is written into a file is not part of a command."""
     for inner in INNER.findall(line):
         yield from in_line(page, inner)
     words: list[str] = []

@@ -97,7 +97,7 @@ def field(path: str) -> Field:
         end = step.end()
         name, index, key, text, number = step.groups()
         if index:
-            assert at.is_list, f'{path}: [{index}] of what is no list'
+            assert at.is_list, f'{path}: [{index}] of what is not a list'
             at = Field(at.type, False)
         elif key:
             kind = message(at.type)[key].type

@@ -44,7 +44,7 @@ class ReachCanary:
                 status_period_s=0.1,
                 trace_folder=self.traces,
             )
-        # a busy machine is no failure of a policy
+        # a busy machine is not a failure of a policy
         rig.router(
             slot_a=['a'],
             slot_b=['b'],

@@ -11,8 +11,8 @@ from lerobot_serve_interfaces.msg import CanaryState
 from support.night.clock import NightClock
 from support.night.world import World
 
-# after every fault the loop goes on within this time: the longest step is the evidence of a trial,
-# and the robots may be silent for an hour of it
+# after every fault the loop continues within this time: the longest step is the evidence of a
+# trial, and the robots may be silent for an hour of it
 PROGRESS_S = 2.5 * 3600.0
 # until a learner that starts has heard what the canary publishes
 HEARS_S = 30.0

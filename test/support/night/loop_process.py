@@ -3,8 +3,8 @@
 The loop of a night: the real conductor with its journal, and the real verbs behind it: the gate in
 this process, start and finish of a rollout by a client of the played fleet. One thread.
 
-A verb takes time, in which everything else goes on: also a kill of the loop, with which the kernel
-ends the verb.
+A verb takes time, in which everything else continues: also a kill of the loop, with which the
+kernel ends the verb.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Fifo:
         self._handle: int | None = None
 
     def close_gate(self) -> None:
-        """From now on nobody goes on without leave."""
+        """From now on nobody continues without leave."""
         os.mkfifo(self.path)
         # both directions, so that bytes stay while the policy opens and closes its end
         self._handle = os.open(self.path, os.O_RDWR)

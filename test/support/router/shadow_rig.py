@@ -60,7 +60,7 @@ def told(*runs: ExecutedRun, **counts: int) -> ExecutionReport:
 
 
 def ramp(begin: float, stride: float, rows: int, columns: int = 2) -> np.ndarray:
-    """Return rows in which every action goes on by `stride`."""
+    """Return rows in which every action continues by `stride`."""
     line = begin + stride * np.arange(rows, dtype=np.float32)
     return np.repeat(line[:, None], columns, 1)
 

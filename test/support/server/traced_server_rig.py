@@ -115,7 +115,7 @@ def traced(
 
 
 def edge_trace(folder: Path, role: str = 'edge') -> Path:
-    """Return the trace of a node that is no policy server."""
+    """Return the trace of a node that is not a policy server."""
     trace = Trace(folder, role)
     trace.writer._header = fields_of(header(role=role))
     trace.note('dead')

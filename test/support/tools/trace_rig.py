@@ -75,7 +75,7 @@ def strict(line: bytes | str) -> dict[str, Any]:
 
 
 def refuse(word: str) -> None:
-    raise AssertionError(f'{word} is no JSON')
+    raise AssertionError(f'{word} is not JSON')
 
 
 @contextlib.contextmanager

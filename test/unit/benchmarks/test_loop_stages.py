@@ -98,6 +98,6 @@ def test_a_change_of_policy_needs_its_flag():
 def test_what_was_served_is_a_whole_version_or_the_first_policy(tmp_path):
     assert faults_of_store(tmp_path, [V1], V1) == []
     (fault,) = faults_of_store(tmp_path, [V1, V2], V1)
-    assert fault == f'{V2} was served and is no whole version'
+    assert fault == f'{V2} was served and is not a whole version'
     (tmp_path / V2).mkdir()
     assert len(faults_of_store(tmp_path, [V1, V2], V1)) == 2

@@ -79,7 +79,7 @@ def test_a_session_says_who_it_is_and_what_it_lacks(server, client):
     ('state', 'images', 'words'),
     [
         ((1, 2, 3), IMAGES, 'state has 3 values, the session has 2; give one value for each of'),
-        ('no', IMAGES, 'state is no array of numbers'),
+        ('no', IMAGES, 'state is not an array of numbers'),
         ((1, float('nan')), IMAGES, 'NaN or infinity in elbow.pos'),
         (STATE, {}, f'no image of {FRONT}'),
         (STATE, {**IMAGES, 'back': IMAGES[FRONT]}, 'unknown cameras back'),

@@ -145,7 +145,7 @@ def test_images_are_not_looked_at():
     assert content(find_execution_report(harmed)) == content(find_execution_report(raw))
 
 
-# bytes that are no report
+# bytes that are not a report
 
 
 def test_a_request_cut_off_at_any_byte_is_refused():

@@ -216,7 +216,7 @@ def test_any_buffer_is_bytes_of_an_image(kind):
 
 
 def test_what_is_packed_once_is_checked_each_time():
-    """A float equals an integer, and is no height."""
+    """A float equals an integer, and is not a height."""
     (image, *others) = OBSERVATION.images
     assert arrives(OBSERVATION)
     spoilt = replace(image, height=float(image.height))

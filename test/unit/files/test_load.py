@@ -141,7 +141,7 @@ def test_what_a_type_allows_in_words(kind, text):
         (from_yaml, '!!python/object:os.system x', "python/object:os.system' is not allowed"),
         (from_yaml, 'a: !!set {x, y}', "the tag 'tag:yaml.org,2002:set' is not allowed"),
         (from_yaml, f'a: !{"x" * 50_000} 1', 'the tag'),
-        (from_yaml, 'a: "\\uD800"', 'has a lone surrogate, which is no Unicode text'),
+        (from_yaml, 'a: "\\uD800"', 'has a lone surrogate, which is not Unicode text'),
         (
             from_yaml,
             f'a: {":".join(["1"] * 50_000)}',
@@ -149,7 +149,7 @@ def test_what_a_type_allows_in_words(kind, text):
         ),
         (from_yaml, f'[{"[]," * 300_000}]', f'more than {VALUES_LIMIT} values'),
         (from_yaml, 'a: 1'.encode('utf-16'), 'not YAML'),
-        (from_json, '{"\\ud800": 1}', 'has a lone surrogate, which is no Unicode text'),
+        (from_json, '{"\\ud800": 1}', 'has a lone surrogate, which is not Unicode text'),
         (from_json, '[1e999]', 'inf is not a finite number'),
     ],
 )

@@ -84,7 +84,7 @@ def test_every_door_has_a_port_of_its_own():
 
 
 def test_an_unknown_door_is_refused_with_the_known_ones():
-    with pytest.raises(UserError, match="'https' is no door; there are http, openpi, lerobot"):
+    with pytest.raises(UserError, match="'https' is not a door; there are http, openpi, lerobot"):
         load_door('https')
 
 

@@ -68,7 +68,7 @@ async def test_a_caller_begins_no_more_episodes_than_allowed():
     assert refused.status is Status.OVERLOADED
     assert refused.retry_after_s == EPISODES_PERIOD_S
     assert f'{EPISODES_LIMIT} are allowed' in refused.text
-    # an episode that runs goes on, and others begin theirs
+    # an episode that runs continues, and others begin theirs
     await named(rig, HERE, 'ep_0')
     await named(rig, THERE, 'one more')
     rig.now_s += EPISODES_PERIOD_S

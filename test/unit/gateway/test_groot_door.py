@@ -169,7 +169,7 @@ async def test_mistakes_are_answered_with_a_sentence_and_the_client_goes_on():
 async def test_kill_and_unknown_endpoints_are_refused_and_counted():
     async with running() as rig, client_of(rig) as client:
         assert 'kill is refused' in await error_of(client, 'kill')
-        assert "'train' is no endpoint; there are ping" in await error_of(client, 'train')
+        assert "'train' is not an endpoint; there are ping" in await error_of(client, 'train')
         assert rig.refused == {'kill': 1, 'unknown_endpoint': 1}
         await asyncio.to_thread(client.get_action, observation())
 

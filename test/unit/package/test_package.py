@@ -100,7 +100,7 @@ def third_party(repository) -> set[str]:
     names = set()
     for folder in (repository / 'lerobot_serve', repository / 'benchmarks'):
         for file in folder.rglob('*.py'):
-            # what is measured beside this package is no part of it
+            # what is measured beside this package is not a part of it
             is_peer = file.is_relative_to(repository / 'benchmarks' / 'peers')
             names |= imported(file) - (of_peers(repository) if is_peer else set())
     names -= {'benchmarks'}

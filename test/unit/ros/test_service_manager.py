@@ -91,7 +91,7 @@ def test_a_thread_stands_still_when_its_counter_does_not_grow():
     counts['executor'] += 1
     assert beats.still(5 * SECOND) == ['tick']
     assert beats.still(10 * SECOND) == ['tick', 'executor']
-    # it goes on
+    # it continues
     counts['tick'] += 1
     assert beats.still(11 * SECOND) == ['executor']
     assert beats.still(16 * SECOND) == ['tick', 'executor']

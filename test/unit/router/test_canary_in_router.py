@@ -119,7 +119,7 @@ def test_the_split_follows_each_step_and_is_set_once(rig):
     assert [what for what, _ in rig.happened if what == 'promoted'] == ['promoted'] * 2
     assert rig.happened[-1] == ('promoted', 100)
     assert any(text.startswith('canary promoted: ') for text in rig.informed)
-    # what goes well is no warning
+    # what goes well is not a warning
     assert rig.told == []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writer when the disk fails: nothing is raised, all is counted, it goes on when it can."""
+"""The writer when the disk fails: nothing is raised, all is counted, it continues when it can."""
 
 from __future__ import annotations
 

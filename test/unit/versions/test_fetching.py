@@ -434,7 +434,7 @@ def test_a_server_that_is_not_there_is_named(store):
 def test_a_list_of_another_form_is_refused(store, data):
     with (
         LyingServer(lambda *_: reply(data)) as server,
-        pytest.raises(FetchError, match='is no list of versions'),
+        pytest.raises(FetchError, match='is not a list of versions'),
     ):
         fetch(store, HttpSource(ServerAddress(server.url), QUICK))
 

@@ -109,7 +109,7 @@ def test_links_are_followed_where_the_publisher_says_so(store, policy, tmp_path)
     assert file.read_bytes() == (tmp_path / 'real.json').read_bytes()
     # but not into folders, which may be large or a circle
     (policy / 'meta' / 'loop').symlink_to(policy)
-    with pytest.raises(PublishError, match='meta/loop is no regular file'):
+    with pytest.raises(PublishError, match='meta/loop is not a regular file'):
         publish(store, policy, identify, Details(CREATED), follows_links=True)
 
 
@@ -238,7 +238,7 @@ def test_two_publishers_of_one_policy_make_one_version(store, policy):
 
 
 def test_publishing_one_leaves_what_another_one_publishes(store, policy, tmp_path):
-    """A folder that is locked is no leftover."""
+    """A folder that is locked is not a leftover."""
 
     def identify_meanwhile(folder):
         if folder != policy:

@@ -70,7 +70,7 @@ def test_with_keys_both_ends_show_a_certificate(keys):
     'endpoint', ['', 'host:7447', 'udp/host:7447', 'tcp/host', 'tcp/a b:1', 'tcp/host:7447#x=y']
 )
 def test_an_endpoint_is_protocol_host_and_port(endpoint):
-    with pytest.raises(UserError, match='is no Zenoh endpoint'):
+    with pytest.raises(UserError, match='is not a Zenoh endpoint'):
         configuration(ZenohSettings(connect=(endpoint,)))
 
 
@@ -149,7 +149,7 @@ def test_who_listens_needs_an_access_file(site):
 def test_an_access_file_that_allows_everything_is_refused(site, content):
     folder = site.add('server', '/policy_server')
     (folder / ACCESS).write_text(content)
-    assert 'is no access file' in refusal(folder, listen=True)
+    assert 'is not an access file' in refusal(folder, listen=True)
 
 
 def test_zenoh_takes_the_access_file(site):

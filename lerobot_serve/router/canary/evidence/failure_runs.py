@@ -8,7 +8,7 @@ at the mean, sum(n^2) / sum(n) over the runs of n consecutive failures of a robo
 it is where failures do not depend on each other, (1 + q) / (1 - q) at a share q of failures. That
 is the factor by which runs multiply the variance of a success rate over many episodes; it is exact
 for runs of any lengths among few failures, and 1 without runs. Where few failures are known,
-one of an assumed run counts beside them: no failure is no sign that they come singly.
+one of an assumed run counts beside them: no failure is not a sign that they come singly.
 
 Each robot's episodes count in the order in which they begin. An end without an outcome, an open
 episode that many later ones have overtaken, and a robot that is not known show nothing about runs:

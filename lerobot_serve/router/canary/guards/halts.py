@@ -32,7 +32,7 @@ class HaltVerdict(Enum):
 
     # nothing to report
     PASS = 'pass'
-    # a person must look; the canary goes on
+    # a person must look; the canary continues
     REPORT = 'report'
     ROLL_BACK = 'roll_back'
 

@@ -61,7 +61,7 @@ class ChunkRowsCheck(RunCheck[ExecutedRecord]):
         row = PlayedRow(epoch, seq, chunk_row, raw)
         wrong = self._last and out_of_order(self._last, row)
         if wrong:
-            # a row out of order is no reference for the next one
+            # a row out of order is not a reference for the next one
             return wrong
         before, self._last = self._last, row
         if self.run.parameters.get('interpolation_multiplier', 1) != 1:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 HELP = 'make a LeRobotDataset of bags'
 EXAMPLE = (
     'example: lerobot-serve dataset bags/monday datasets/reach --filter success  | a conversion '
-    'that was killed goes on when it is started again; exit status 0 when every selected episode '
-    'is in the dataset, 1 when there is none or something is wrong, 2 for a wrong command line'
+    'that was killed continues when it is started again; exit status 0 when every selected '
+    'episode is in the dataset, 1 when there is none or something is wrong, 2 for a wrong command '
+    'line'
 )
 
 

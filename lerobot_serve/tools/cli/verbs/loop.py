@@ -132,9 +132,9 @@ def check(
     if not 0.1 <= period_s <= HOUR_S:
         raise WrongCommandLine(f'--period-s must be 0.1 to {HOUR_S:g}, got {period_s:g}')
     if not champion.is_dir():
-        raise UserError(f'--champion {champion} is no folder; give that of a policy')
+        raise UserError(f'--champion {champion} is not a folder; give that of a policy')
     if robot and not robot.is_file():
-        raise UserError(f'--robot {robot} is no file; give a robot file')
+        raise UserError(f'--robot {robot} is not a file; give a robot file')
 
 
 def journal_folder(folder: Path | None) -> Path:

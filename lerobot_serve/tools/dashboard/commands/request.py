@@ -34,7 +34,7 @@ OUTCOMES = ('success', 'failure')
 
 
 class BadRequest(UserError):
-    """A request that is no command."""
+    """A request that is not a command."""
 
 
 def _text(limit: int) -> Meta:

@@ -26,7 +26,7 @@ def whole(value: float | None) -> int | None:
 
 
 def significant(value: float | None, digits: int = 3) -> float | None:
-    """Return a number with so many significant digits; None for what is no number."""
+    """Return a number with so many significant digits; None for what is not a number."""
     found = rounded(value, 9)
     return None if found is None else float(f'{found:.{digits}g}')
 

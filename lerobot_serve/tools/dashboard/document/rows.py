@@ -71,7 +71,7 @@ def robot_row(sample: EdgeSample, action_age_limit_s: float | None) -> Json:
 
 
 def noisy_numbers(sample: EdgeSample) -> Json:
-    """Return what changes with each message; None for what is no number."""
+    """Return what changes with each message; None for what is not a number."""
     return {
         'queue_s': rounded(sample.queue_s, 1),
         'action_age_s': rounded(sample.action_age_s, 1),

@@ -78,7 +78,7 @@ def encoded(image: Image) -> bytes:
     kind = CHANNEL_TYPES.get(image.channel_bytes)
     pixels = np.frombuffer(image.data, np.uint8)
     if kind is None or image.channels not in (1, 3) or not all(shape):
-        raise Malformed('wrong_shape', f'camera {image.name}: {shape} is no image')
+        raise Malformed('wrong_shape', f'camera {image.name}: {shape} is not an image')
     if pixels.size != image.height * image.width * image.channels * image.channel_bytes:
         raise Malformed('wrong_shape', f'camera {image.name}: {pixels.size} bytes for {shape}')
     frame: Uint8Array = np.ascontiguousarray(eight_bits(pixels.view(kind)).reshape(shape))

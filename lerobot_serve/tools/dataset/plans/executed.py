@@ -210,7 +210,7 @@ def _cut(rows: _Rows, one: RobotInput, why: str, *, count: bool = True) -> None:
 def _check_one_attempt(rows: list[ExecutedAction], key: EpisodeId, bags: list[str]) -> None:
     """Raise DatasetError for rows of two attempts, which would alternate in one episode."""
     for before, after in pairwise(rows):
-        # a second recording of a row has the same bytes, and is no row of its own
+        # a second recording of a row has the same bytes, and is not a row of its own
         if after.control_step == before.control_step or after.stamp.ns < before.stamp.ns:
             raise DatasetError(
                 f'{key.client_id!r} episode {key.episode_id!r} has rows of two attempts, or its '

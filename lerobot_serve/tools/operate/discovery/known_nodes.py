@@ -64,6 +64,6 @@ class KnownNodes:
 
 def known_nodes() -> KnownNodes:
     """Return the nodes of the domain of this process, below ROS_HOME."""
-    # rcl refuses one that is no number
+    # rcl refuses one that is not a number
     domain = ''.join(filter(str.isdigit, os.environ.get('ROS_DOMAIN_ID', ''))) or '0'
     return KnownNodes(ros_home() / 'lerobot_serve' / 'known_nodes' / f'domain_{domain}.json')

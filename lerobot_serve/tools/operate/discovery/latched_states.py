@@ -73,7 +73,7 @@ class LatchedStates:
             return self._changed.wait_for(accepted, timeout_s)
 
     def close(self) -> None:
-        """End the subscriptions, whose node goes on."""
+        """End the subscriptions, whose node continues."""
         for subscription in self._watched.values():
             self._node.destroy_subscription(subscription)
         self._watched.clear()

@@ -31,7 +31,7 @@ LEARNER_PHASES = tuple(phase.name for phase in Phase)
 RUNNING_PHASES = tuple(phase.name for phase in RUNNING)
 # of a learner that is found and whose state does not arrive
 NO_STATE = 'UNKNOWN'
-# a longer time left is no estimate [s]
+# a longer time left is not an estimate [s]
 REMAINING_LIMIT_S = 366 * 86400.0
 
 

@@ -48,7 +48,7 @@ def is_decision(record: TraceRecord, role: str) -> bool:
 
 
 def decision_text(record: TraceRecord, role: str = 'router') -> tuple[str, str, str] | None:
-    """Return what happened, why and by whom; None for a record that is no decision."""
+    """Return what happened, why and by whom; None for a record that is not a decision."""
     if isinstance(record, CanaryRecord):
         return _canary(record)
     if isinstance(record, CommandRecord):

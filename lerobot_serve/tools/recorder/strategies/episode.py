@@ -162,7 +162,7 @@ class Episode:
     def takes(
         self, message: SortedMessage, report: ExecutedAction | EdgeState | None, now_s: float
     ) -> bool:
-        """Return whether its bag gets a message that is no outcome."""
+        """Return whether its bag gets a message that is not an outcome."""
         if not message.is_of(self.summary.node):
             return False
         if message.message.type == EXECUTED:

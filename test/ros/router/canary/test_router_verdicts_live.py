@@ -71,7 +71,7 @@ def test_a_candidate_that_was_rolled_back_drives_no_robot_while_the_champion_han
     router_rig.go_on('a')
     assert not [slot for _, slot in found if slot == 'b']
     assert Status.OK not in {status for status, _ in found}
-    # the champion goes on with the episode that ran, and nothing was moved
+    # the champion continues with the episode that ran, and nothing was moved
     router_rig.wait(lambda: asked(client, running) == (Status.OK, 'a'), 'the champion answers')
     assert not [d for d in router_rig.watch.decisions if d.moved]
     slot = router_rig.slot('b')

@@ -119,7 +119,7 @@ def test_decisions_of_both_name_the_version_of_the_split(pair, node):
     pair.wait_for_split(80)
     other = SmallClient(node, SOUTH, 'other', cameras=())
     other.open()
-    # one that north has placed is no decision of south
+    # one that north has placed is not a decision of south
     other.round_trip(episode_id=before)
     other.round_trip(episode_id=after)
     rig.wait(lambda: south, 'the decision of south')
@@ -147,7 +147,7 @@ def test_a_robot_whose_router_dies_goes_on_with_the_same_policy(pair, node, tmp_
         rig.kill('router')
         edge.wait(lambda: edge.seen.last.server == SOUTH, 'it asks the other router')
         begin = len(edge.seen.played)
-        edge.wait(lambda: len(edge.seen.played) > begin + 300, 'it goes on')
+        edge.wait(lambda: len(edge.seen.played) > begin + 300, 'it continues')
         assert {(each.episode_id, each.policy) for each in edge.seen.played} == {
             (first.episode_id, first.policy)
         }

@@ -94,7 +94,7 @@ def refused(bag: Path, *options: str) -> str:
     [
         (['--keys', 'keys'], '--keys and --site are of --connect'),
         (['--site', 'lab'], '--keys and --site are of --connect'),
-        (['--connect', 'here'], "'here' is no Zenoh endpoint"),
+        (['--connect', 'here'], "'here' is not a Zenoh endpoint"),
         (['--connect', 'tcp/127.0.0.1:1'], 'does not open'),
     ],
 )

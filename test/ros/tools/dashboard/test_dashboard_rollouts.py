@@ -38,7 +38,7 @@ def test_slots_and_split_are_set_with_the_name_of_the_person(router_rig, start_d
     dashboard = start_dashboard()
     viewer = dashboard.view()
     viewer.wait(lambda d: ROUTER in d['routers'], 'the router')
-    # a router is no server
+    # a router is not a server
     viewer.wait(lambda d: len(d['servers']) == 2 and ROUTER not in d['servers'], 'the servers')
 
     done = dashboard.does('split', ROUTER, percent=60)

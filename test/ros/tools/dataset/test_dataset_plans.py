@@ -417,7 +417,7 @@ def test_both_passes_give_a_message_the_same_number(tmp_path):
     messages = list(Bag(bag.close()).read())
     camera = '/arm/camera/front/image_raw'
     first = next(m for m in messages if m.topic == camera)
-    # of a type that is no input, and of a time that no clock has
+    # of a type that is not an input, and of a time that no clock has
     messages.insert(0, first._replace(type='std_msgs/msg/String'))
     messages.insert(0, first._replace(sent_ns=1 << 63))
     messages.insert(0, first._replace(stamp_ns=(1 << 64) - 1))

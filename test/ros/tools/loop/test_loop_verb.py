@@ -89,8 +89,8 @@ def test_a_second_one_is_refused_and_one_after_a_kill_is_not(command, tmp_path):
 @pytest.mark.parametrize(
     ('option', 'text'),
     [
-        ('--champion=/nowhere', 'is no folder'),
-        ('--robot=/nowhere.yaml', 'is no file'),
+        ('--champion=/nowhere', 'is not a folder'),
+        ('--robot=/nowhere.yaml', 'is not a file'),
         ('--plan=50,20', '--plan'),
         ('--gate-recordings=29', '30 or more'),
         ('--period-s=0', '0.1 to 3600'),

@@ -36,9 +36,9 @@ def client():
 def test_a_name_that_no_node_has_is_not_reached(client, call):
     for name, why in (
         ('zenoh:/b1/policy_server', '/b1/policy_server/.* is not available'),
-        ('/slot-a/policy_server', 'is no name of a service'),
-        ('my server', 'is no name of a service'),
-        ('/', 'is no name of a service'),
+        ('/slot-a/policy_server', 'is not a name of a service'),
+        ('my server', 'is not a name of a service'),
+        ('/', 'is not a name of a service'),
     ):
         with pytest.raises(NotReached, match=why) as raised:
             call(client, name)
@@ -58,7 +58,7 @@ def test_a_router_over_zenoh_is_reached_and_a_reason_of_another_encoding_is_sent
         # as Python reads the byte ff of a command line
         name, reason = 'zenoh:/b1/policy_router', 'kim: \udcff'
         assert client.control_slot(name, 'NOTE', reason=reason)[0]
-        with pytest.raises(NotReached, match='is no UTF-8 text'):
+        with pytest.raises(NotReached, match='is not UTF-8 text'):
             client.control_slot(name, 'NOTE', slot='\udcff', reason='why')
     assert reasons == ['kim: ?']
 

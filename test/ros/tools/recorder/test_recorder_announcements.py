@@ -145,7 +145,7 @@ def test_two_recorders_announce_on_one_topic(rig, tmp_path):
         rig.wait(lambda: len(late.raw) == 2, 'both are announced')
         left.kill()
         run_episode(rig, 'alone')
-        rig.wait(lambda: len(late.raw) == 3, 'the other one goes on')
+        rig.wait(lambda: len(late.raw) == 3, 'the other one continues')
         assert right.stop() == 0, right.log
     check_against_disk(late)
     assert late.ids == ['ep', 'ep', 'alone']
@@ -228,7 +228,7 @@ def test_what_was_whole_on_a_full_disk_is_announced_again(rig, tmp_path):
         rig.wait(lambda: process.process.poll() is not None, 'the recorder has stopped')
         assert process.process.returncode == 1
         assert 'cannot be written: File too large' in process.log
-    # the robot goes on
+    # the robot continues
     rig.wait_for_play(10)
     run.cancel()
     run.result()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns over a slow link: who goes on, what is added up, and what is said of it."""
+"""Turns over a slow link: who continues, what is added up, and what is said of it."""
 
 from __future__ import annotations
 

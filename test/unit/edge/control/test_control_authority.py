@@ -30,7 +30,7 @@ from lerobot_serve.edge.session.connection import ConnectionState
 
 BOOLEANS = False, True
 QUIET = AllowedMotion.NONE, AllowedMotion.HOLD, AllowedMotion.SLOW_DOWN, AllowedMotion.INTERLOCK
-# a command that begins or goes on with a motion
+# a command that begins or continues with a motion
 MOTION = AllowedMotion.PLAY, AllowedMotion.FALL_BACK, AllowedMotion.TEARDOWN
 
 

@@ -201,7 +201,7 @@ def test_the_requester_learns_that_the_robot_halts_and_no_longer_does():
     assert robot.operation.reset_cage() == (True, 'Cage latch cleared')
     robot.live(1)
     robot.operation.update()
-    assert told[-1] is False, 'a pause is no halt'
+    assert told[-1] is False, 'a pause is not a halt'
     assert robot.tick.controller.halt is Halt.NONE
 
 

@@ -228,7 +228,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
         load(tmp_path)
 
 
-# robot files and URDFs that are no files, or far too large, and what a mistake shows of them
+# robot files and URDFs that are not files, or far too large, and what a mistake shows of them
 
 
 @pytest.mark.parametrize('key', ['urdf', 'robot'])
@@ -320,7 +320,7 @@ ODOMETRY = StateSource('t', 'nav_msgs/Odometry', ('pose.x', 'linear.x'), '', ('p
         ([joints('t', 'ab', 'x y')], [action('1', 'b'), action('2', 'a')], (1, 0)),
         # a name counts before a joint
         ([joints('t', 'ab', 'y x')], [action('x', 'a')], (1,)),
-        # a velocity is no position
+        # a velocity is not a position
         ([joints('t', 'a', 'a', 'velocity')], [action('a', 'a')], (None,)),
         ([joints('t', 'a', 'a', 'effort')], [action('a', 'a')], (None,)),
         ([joints('t', 'a', 'v', 'velocity'), joints('t', 'a', 'p')], [action('1', 'a')], (1,)),

@@ -179,7 +179,7 @@ async def test_a_deadline_that_passes_is_too_late():
         action = await reply(stream)
         assert (action.step_index, action.status) == (7, STATUS['TOO_LATE'])
         rig.upstream.release()
-        # the stream goes on
+        # the stream continues
         await stream.write(observation(step_index=8))
         action = await reply(stream)
         assert (action.step_index, action.status) == (8, STATUS['OK'])

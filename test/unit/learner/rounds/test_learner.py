@@ -579,9 +579,9 @@ def test_a_parent_that_cannot_be_read_is_said(rig):
 
 
 def test_a_folder_without_an_episode_is_counted_and_named(rig):
-    rig.report(SkippedFolder('/bags/7', 'it is no bag'))
+    rig.report(SkippedFolder('/bags/7', 'it is not a bag'))
     assert rig.dropped == {'no_episode': 1}
-    assert 'no_episode: /bags/7: it is no bag' in rig.log
+    assert 'no_episode: /bags/7: it is not a bag' in rig.log
 
 
 def test_a_verdict_that_the_disk_refuses_is_counted(ready, monkeypatch):

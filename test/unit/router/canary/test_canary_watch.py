@@ -230,8 +230,8 @@ def test_without_a_champion_it_goes_on_until_that_one_is_back():
     assert world.poll() == ()
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.PROMOTED, 100)
     assert world.canary.text.endswith(
-        'It goes on, because the slot of the champion is not healthy: no replies. As soon as the '
-        'champion is back it takes over: start its policy server'
+        'It continues, because the slot of the champion is not healthy: no replies. As soon as '
+        'the champion is back it takes over: start its policy server'
     )
     # neither time nor good episodes take the finding back
     world.end('candidate', 400)
@@ -294,7 +294,7 @@ def test_a_finding_is_kept_while_slot_a_serves_the_policy_of_its_start():
     assert world.poll() == ()
     assert world.canary.is_watching
     said = world.canary.text
-    assert 'It goes on, because slot a serves start@0 instead of old@2. As soon as' in said
+    assert 'It continues, because slot a serves start@0 instead of old@2. As soon as' in said
     assert 'put old@2 back (`lerobot-serve swap`)' in said
     world.change('champion', policy='old@2')
     assert whats(world.poll()) == ['rolled_back']

@@ -47,7 +47,7 @@ def played(**robots: str) -> FailureRuns:
         ('SFFFS', 3, 9),
         ('FAF', 3, 9),
         ('FFSFFF', 5, 13),
-        # an unknown end shows nothing: a run goes on behind it
+        # an unknown end shows nothing: a run continues behind it
         ('FmuF', 2, 4),
         ('SmuS', 0, 0),
         # an open one holds back what comes after it

@@ -30,7 +30,7 @@ def test_a_robot_that_is_gone_is_counted_once_however_long_closing_takes(rig):
     monitor = rig.monitor()
     monitor.poll_slowly(nobody)
     rig.now_ns += 10 * SECOND
-    # the control thread is busy, and time goes on
+    # the control thread is busy, and time continues
     for _ in range(3):
         monitor.poll_slowly(nobody)
         rig.now_ns += SECOND

@@ -193,7 +193,7 @@ def test_each_begin_and_end_is_an_event_once(stats):
 def test_episodes_of_the_router_before_may_still_get_a_verdict(stats):
     known = [('one', 'begun', 'b'), ('two', 'begun', 'b'), ('three', 'begun', 'a')]
     stats.restore_episodes(known, 0)
-    # one goes on, one has moved meanwhile, one ended while nobody looked
+    # one continues, one has moved meanwhile, one ended while nobody looked
     stats.record_request('r1', placed('one', 'b', sticky=True), 1)
     stats.record_request('r2', placed('two', 'a', sticky=True, moved=True), 1)
     assert stats.record_outcome('one', FAILURE) == ''

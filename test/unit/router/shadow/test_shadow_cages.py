@@ -98,7 +98,7 @@ def test_where_it_is_not_known_how_fast_it_was_it_was_as_fast_as_it_begins():
     for before in (NOTHING, line(-0.4)):
         assert not would_trip(cage, before, line(0, 0.4, 0.8), [])
         assert would_trip(cage, before, line(0, 0.4, 0.95), [])
-    # a single row is no motion
+    # a single row is not motion
     assert not would_trip(cage, NOTHING, line(50.0), [])
 
 

@@ -64,7 +64,7 @@ def test_episodes_are_not_all_remembered():
     known = Qualification()
     for number in range(3 * RECENT_EPISODES):
         learn(known, episode_id=f'e-{number}')
-        learn(known, episode_id='one that goes on')
+        learn(known, episode_id='one that continues')
     record = known.of(SHADOW)
     assert record.episodes == 3 * RECENT_EPISODES + 1
     assert len(record.recent) == RECENT_EPISODES

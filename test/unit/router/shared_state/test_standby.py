@@ -49,7 +49,7 @@ def test_the_standby_takes_over_with_all_decisions(site, primary, standby, monke
     first.place('before')
     site.step(3)
     primary.kill()
-    # routing goes on, and no router leads
+    # routing continues, and no router leads
     wait_until(lambda: second.core.follower.is_away, 'the state is away', LIMIT_S)
     site.step()
     assert 'cannot be reached' in first.core.storage_problem

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A state that is away, or stands still: routing goes on, and no rollout advances."""
+"""A state that is away, or stands still: routing continues, and no rollout advances."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_what_is_taken_back_is_gone(state):
     ('why', 'change'),
     [
         ('has schema 99 of a newer lerobot_serve', ''),
-        ('is no store of a router', 'CREATE TABLE songs (name text)'),
+        ('is not a store of a router', 'CREATE TABLE songs (name text)'),
     ],
 )
 def test_a_store_of_others_is_refused_and_left_as_it_is(state, why, change):

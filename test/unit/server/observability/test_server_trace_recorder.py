@@ -352,7 +352,7 @@ STEPS = st.lists(
     max_size=40,
 )
 WITH_NAN = np.full_like(ROWS, np.nan)
-# endings that are no drop
+# endings that are not drops
 NO_DROP = {'ok', 'superseded'}
 
 

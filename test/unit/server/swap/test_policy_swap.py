@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A policy is replaced under open sessions, or the served one goes on."""
+"""A policy is replaced under open sessions, or the served one continues."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_when_it_cannot_be_served_the_old_one_goes_on(make, name, closed):
     rig.served.open()
     state, text_of_state = rig.run()
     assert state is SwapState.FAILED
-    assert text_of_state.startswith(f'{OLD} goes on: ')
+    assert text_of_state.startswith(f'{OLD} continues: ')
     assert text in text_of_state
     chunk = rig.ask()
     assert (chunk.policy, flags(chunk)) == (OLD, Flag.NONE)

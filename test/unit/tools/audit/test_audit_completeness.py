@@ -77,7 +77,7 @@ DAMAGES = {
     'no footer': ('whole', without_footer, CheckStatus.INCOMPLETE),
     'killed': ('whole', torn, CheckStatus.INCOMPLETE),
     'miscounted': ('whole', miscounted, CheckStatus.VIOLATED),
-    'goes on': ('whole', goes_on, CheckStatus.INCOMPLETE),
+    'continues': ('whole', goes_on, CheckStatus.INCOMPLETE),
     'lost': ('whole', lost, CheckStatus.INCOMPLETE),
     'lost and not told': ('drops', lost_and_not_told, CheckStatus.VIOLATED),
 }

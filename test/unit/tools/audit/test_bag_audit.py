@@ -133,7 +133,7 @@ def test_the_robot_file_in_the_bag_has_the_limits(scene, tmp_path):
     scene.execute(control_step=11, commanded=np.array([0.2, 9.0]), cage_result=CLAMPED)
     found = scene.judge(tmp_path / 'far', limits_in=verb.limits_in)
     assert result_of(found, 'position').outcome is CheckStatus.VIOLATED
-    # what is no robot file says so, and nothing is judged by it
+    # what is not a robot file says so, and nothing is judged by it
     scene.messages[0] = first._replace(data=text('actions: {}'))
     found = scene.judge(tmp_path / 'none', limits_in=verb.limits_in)
     assert result_of(found, 'position').outcome is CheckStatus.NOT_JUDGED

@@ -96,7 +96,7 @@ def test_an_incomplete_command_line_is_refused(arguments):
 def test_an_id_that_no_robot_could_send_is_refused(typed):
     with pytest.raises(UserError, match='must not be empty'):
         run('--split', '30', '')
-    # as Python gives an argument that is no UTF-8
+    # as Python gives an argument that is not UTF-8
     with pytest.raises(UserError, match='UTF-8'):
         run('--split', '30', 'ep_\udcff')
     typed(b'ep_42\n\xff\n')

@@ -20,7 +20,7 @@ def test_missing_folders_are_made(tmp_path):
 def test_what_is_no_folder_is_refused_by_its_option(tmp_path):
     file = tmp_path / 'traces'
     file.touch()
-    with pytest.raises(UserError, match=f'--trace-folder {file}: is no folder'):
+    with pytest.raises(UserError, match=f'--trace-folder {file}: is not a folder'):
         DashboardSettings(trace_folder=file)
     with pytest.raises(UserError, match=f'--capture-folder {file}/below: Not a directory'):
         DashboardSettings(capture_folder=file / 'below')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What explains most of a stall is named first, and what explains little of it is no cause."""
+"""What explains most of a stall is named first, and what explains little of it is not a cause."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_keys_that_open_no_link_are_a_failure_and_no_endpoint_is_tried(tmp_path)
 def test_an_endpoint_that_is_none_is_a_failure_without_a_survey():
     (finding,) = check_link(probe_link(ZenohSettings(connect=('10.0.0.1',)), 'doctor', 0.1))
     assert finding.verdict is FindingLevel.FAILURE
-    assert "'10.0.0.1' is no Zenoh endpoint" in finding.found and finding.remedy
+    assert "'10.0.0.1' is not a Zenoh endpoint" in finding.found and finding.remedy
 
 
 def test_without_eclipse_zenoh_the_remedy_is_pip(monkeypatch):

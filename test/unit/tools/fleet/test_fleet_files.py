@@ -260,7 +260,7 @@ loop: {gates: a, recordings: b, champion: c, period_s: 2, robot: arm.yaml, plan:
 ---
 loop: {gate: x}
 ---
-# a version of the store is no path
+# a version of the store is not a path
 learner: {store: models, folder: work, seed: 3, parent: act_so101, trainer: t.yaml}
 ---
 # the loop takes the folders of the others, and both end before what they steer

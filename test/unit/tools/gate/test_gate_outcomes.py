@@ -77,7 +77,7 @@ def test_copies_for_a_shadow_make_no_mixed_episode():
 def test_only_the_first_outcome_of_an_episode_counts():
     messages = [reply('e', NEW), outcome('e', 'failure'), outcome('e', 'success')]
     assert counted(*messages) == ((0, 1), (0, 0))
-    # none is no outcome
+    # none is not an outcome
     assert counted(reply('e', NEW), outcome('e', ''), outcome('e', 'success')) == ((1, 0), (0, 0))
 
 

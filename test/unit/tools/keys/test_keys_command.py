@@ -131,8 +131,8 @@ def test_a_file_is_private_before_it_has_content(tmp_path, monkeypatch):
         (('robot', 'r', '--days', '20000'), 'ends after the authority'),
         (('robot', 'r', 'robot_1'), 'nothing is overwritten'),
         (('robot', 'r', 'r'), "'r' is given twice"),
-        (('robot', 'r', 'a b'), 'is no name of a key'),
-        (('revoke', 'nobody'), 'is no key of this site; give one of robot.robot_1'),
+        (('robot', 'r', 'a b'), 'is not a name of a key'),
+        (('revoke', 'nobody'), 'is not a key of this site; give one of robot.robot_1'),
         (('rotate', 'twice'), 'is the name of several keys'),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verb acts in the state that was confirmed: the fleet goes on while the operator reads."""
+"""A verb acts in the state that was confirmed: the fleet continues while the operator reads."""
 
 from __future__ import annotations
 

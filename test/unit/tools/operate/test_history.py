@@ -230,7 +230,7 @@ def test_what_the_fleet_did_is_shown_as_agreed(golden, tmp_path):
     [
         ('by an operator: kim@lab: lunch', 'lunch', 'kim@lab'),
         ('step 2 of 3; by an operator: kim@lab: sure', 'step 2 of 3; sure', 'kim@lab'),
-        # the reason of a guard that names an operator is no decision of his
+        # the reason of a guard that names an operator is not a decision of his
         ('slot b is drained by an operator: kim@lab: svc',) * 2 + ('',),
         ('new plan: 25, 100; by: unknown, by parameter', 'new plan: 25, 100',
          'unknown, by parameter'),

@@ -80,7 +80,7 @@ def resume(client: FakeClient) -> Any:
 
 
 def test_a_result_has_one_state():
-    """The reply is of the moment of the command; the state goes on while it is waited for."""
+    """The reply is of the moment of the command; the state continues while it is waited for."""
     client = FakeClient([at(CanaryPhase.UNDECIDED, 'undecided: 8 of 10')], (True, 'running: by'))
     result = resume(client)
     assert result.text == 'undecided: 8 of 10'
@@ -185,7 +185,7 @@ def test_a_reason_that_nobody_records_is_said():
     client = FakeClient([changed(ROBOT, paused=True)], OK)
     client.control_slot = lambda *_, **__: (_ for _ in ()).throw(NotReached('not there'))
     text = run_robot_verb(client, ROBOT, RobotVerb.PAUSE, 'cable').text
-    assert text == 'Paused. The reason is not recorded: /r is no router (not there)'
+    assert text == 'Paused. The reason is not recorded: /r is not a router (not there)'
     client.states = [changed(ROBOT, paused=True)]
     assert run_robot_verb(client, ROBOT, RobotVerb.PAUSE).text == 'Paused'
 

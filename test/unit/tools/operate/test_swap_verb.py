@@ -20,7 +20,7 @@ Swap = ServerStatus.Swap
 SERVED = server_of('/policy_server', 'ACTIVE', policy='pick@1', active_sessions=2)
 LOADING = changed(SERVED, swap=Swap.LOADING, swap_text='loading /models/new beside pick@1')
 DONE = changed(SERVED, policy='pick@2', swap=Swap.DONE, swap_text='pick@2 has replaced pick@1')
-FAILED = changed(SERVED, swap=Swap.FAILED, swap_text='pick@1 goes on: no such file')
+FAILED = changed(SERVED, swap=Swap.FAILED, swap_text='pick@1 continues: no such file')
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_the_policy_that_is_served_is_no_change():
 def test_a_refusal_and_a_failure_are_errors_that_change_nothing():
     with pytest.raises(UserError, match=r'refused: not below policy_root\. Nothing was changed'):
         swapping.swap(Client(SERVED, accepts=False), SERVED, 'new')
-    with pytest.raises(UserError, match='/policy_server: pick@1 goes on: no such file'):
+    with pytest.raises(UserError, match='/policy_server: pick@1 continues: no such file'):
         swapping.swap(Client(LOADING, FAILED), SERVED, 'new', wait_s=10.0)
 
 
 def test_a_load_that_lasts_longer_is_unknown_and_goes_on():
-    with pytest.raises(ResultUnknown, match=r'UNKNOWN: .* It goes on: read Server'):
+    with pytest.raises(ResultUnknown, match=r'UNKNOWN: .* It continues: read Server'):
         swapping.swap(Client(LOADING), SERVED, 'new', wait_s=0.0)
 
 

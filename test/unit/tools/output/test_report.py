@@ -14,7 +14,7 @@ PARTS = [
     '',
     Table(('NAME', 'AGE', 'WHY'), [('r1', '3 s', ''), ('robot_2', '14 s', 'it waits')], right=[1]),
     Facts([('a', 'one'), ('bcd', 'two words that go on')], width=5),
-    '  note: the last line goes on',
+    '  note: the last line continues',
 ]
 TEXT = """\
 two robots
@@ -24,7 +24,7 @@ r1        3 s
 robot_2  14 s  it waits
   a      one
   bcd    two words that go on
-  note: the last line goes on"""
+  note: the last line continues"""
 TEXTS = st.text(st.characters(exclude_categories=['Cs']), max_size=9)
 
 

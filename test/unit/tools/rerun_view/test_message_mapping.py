@@ -362,7 +362,7 @@ def test_one_robot_of_several_and_the_nodes():
     roots = {e.path[:2] for e in mapped(scene, mapping)}
     assert roots == {AT, ('nodes', 'policy_router')}
     assert (mapping.has_robot, mapping.names) == (True, {ROBOT, 'robot_8'})
-    # what was not asked for is no loss
+    # what was not asked for is not a loss
     assert not mapping.not_shown
     assert {e.path[1] for e in mapped(scene)} == {ROBOT, 'robot_8', 'policy_router'}
 

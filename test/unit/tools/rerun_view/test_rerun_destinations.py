@@ -123,7 +123,7 @@ def test_no_viewer_is_one_sentence(bag, capsys):
     ],
 )
 def test_what_is_no_address_is_refused_with_one(url):
-    with pytest.raises(UserError, match='is no address of a viewer; give one such as rerun'):
+    with pytest.raises(UserError, match='is not an address of a viewer; give one such as rerun'):
         destinations.viewer_address(url)
 
 

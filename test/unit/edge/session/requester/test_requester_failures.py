@@ -245,7 +245,7 @@ def test_without_inputs_it_looks_for_them_a_few_times_a_second_and_says_so():
     assert bench.connection.state == ConnectionState.CONNECTING
 
 
-# one timeout is no lost session; a late answer to the latest request counts; first contact
+# one timeout is not a lost session; a late answer to the latest request counts; first contact
 
 
 MISFIT = SessionRefused(Refusal.ACTION_NAMES, 'arm_0.pos is not joint_0.pos')

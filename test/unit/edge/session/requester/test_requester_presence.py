@@ -205,7 +205,7 @@ def test_a_server_that_does_not_know_the_session_is_asked_for_another_one():
 
     bench.at(0.1, tell_all)
     bench.run(2.0)
-    # at once, and what is for other robots is no concern of it
+    # at once, and what is for other robots is not a concern of it
     assert bench.drops == {'no_session': 1}
     assert 'request_timeout' not in bench.drops
     assert len(bench.transport.opened) == 2

@@ -173,7 +173,7 @@ def test_a_stuck_viewer_costs_nobody_anything_and_gets_a_snapshot_later(site):
             site.turn(2000 + 1000 * number, text=f'{number}' + 'x' * 30_000, number=number)
             assert events.next()[1]['robots']['/robot_7']['number'] == number
         assert site.app.fleet.counts.behind >= 1
-        # it reads again: what it skipped is in a snapshot, and the stream goes on from there
+        # it reads again: what it skipped is in a snapshot, and the stream continues from there
         late, shown = Events(stuck), None
         while True:
             name, data = late.next()
