@@ -65,7 +65,7 @@ def _openpi_array(value: dict[str, Any]) -> Any:
         data, shape = value.get('data'), value.get('shape')
         kind = numeric_type(value.get('dtype'))
         if not isinstance(data, memoryview) or not isinstance(shape, list):
-            raise PeerFormatError('the data of an array are not bytes, or its shape is not a list')
+            raise PeerFormatError('malformed array: data must be bytes and shape a list')
         return array_view(data, kind, shape)
     if '__npgeneric__' in value:
         scalar = value.get('data')

@@ -91,7 +91,7 @@ MISTAKES = [
     ('gateway', parameter('doors', '[grpc]'), ['grpc', 'lerobot', 'http']),
     ('gateway', parameter('openpi.port', '1'), ['openpi.port', 'doors']),
     ('learner', [], ['parent is empty', 'a version of the store']),
-    ('learner', parameter('parent', '/nowhere'), ['/nowhere is no folder']),
+    ('learner', parameter('parent', '/nowhere'), ['/nowhere is not a folder']),
     ('learner', parameter('parent', 'nothing'), ["parent: 'nothing' is not in store"]),
     ('learner', parameter('trainer', '/nowhere.yaml'), ['/nowhere.yaml']),
     ('sim_robot', parameter('rate_hz', '.nan'), ['rate_hz']),

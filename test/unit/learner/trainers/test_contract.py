@@ -43,12 +43,12 @@ def test_the_contract_of_a_policy(data):
 def test_a_policy_that_does_not_fit_the_dataset_is_refused(data):
     info = data / 'meta/info.json'
     info.write_text(json.dumps(json.loads(info.read_text()) | {'fps': 15}))
-    with pytest.raises(TrainerError, match=r'no policy that can be served: trained_fps is set'):
+    with pytest.raises(TrainerError, match=r'not a policy that can be served: trained_fps is set'):
         read_contract(REACH, data, nothing)
 
 
 def test_a_folder_without_a_policy_is_refused(data, tmp_path):
-    with pytest.raises(TrainerError, match=r'no policy that can be served: .* holds neither'):
+    with pytest.raises(TrainerError, match=r'not a policy that can be served: .* holds neither'):
         read_contract(tmp_path, data, nothing)
 
 

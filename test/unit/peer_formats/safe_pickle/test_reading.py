@@ -110,7 +110,7 @@ def test_every_cut_is_refused(protocol):
 
 def test_text_forms_of_old_protocols_are_refused():
     for protocol in (0, 1):
-        with pytest.raises(PickleRefused, match='no pickle of protocol 2 to 5'):
+        with pytest.raises(PickleRefused, match='not a pickle of protocol 2 to 5'):
             read_observation(pickled(plain_observation(), protocol))
 
 
