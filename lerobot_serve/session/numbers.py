@@ -25,27 +25,28 @@ class SessionNumbers:
     """
     See the module. Its owner guards it.
 
-    episode_id  of the present episode
-    awaits_start  no reply has shown yet that the server knows the start of the episode
+    requested_epoch  of the session that was requested last, which may not be open yet
+    episode_id       of the present episode
+    awaits_start     no reply has shown yet that the server knows the start of the episode
     """
 
     def __init__(self, client_id: str, session_epoch: int | None = None) -> None:
         self.client_id = client_id
         # a client that restarts must not continue the epochs of its predecessor
         self.session_epoch = secrets.randbits(32) if session_epoch is None else session_epoch
-        self._requested_epoch = self.session_epoch
+        self.requested_epoch = self.session_epoch
         self._schema_version = 0
         self.episode = self.seq = self._episodes = 0
         self.episode_id, self.awaits_start = '', True
 
     def next_session_epoch(self) -> int:
         """Return the epoch of the next session to request."""
-        self._requested_epoch = (self._requested_epoch + 1) % EPOCHS
-        return self._requested_epoch
+        self.requested_epoch = (self.requested_epoch + 1) % EPOCHS
+        return self.requested_epoch
 
     def begin_session(self, schema_version: int) -> None:
         """Start the session that was requested last; the episode continues in it."""
-        self.session_epoch, self._schema_version = self._requested_epoch, schema_version
+        self.session_epoch, self._schema_version = self.requested_epoch, schema_version
         self.episode = self.seq = 0
 
     def begin_episode(self, episode_id: str = '') -> None:

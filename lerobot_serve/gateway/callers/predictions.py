@@ -160,8 +160,8 @@ class Prediction:
                 'server',
             )
 
-    def told(self) -> dict[str, Any]:
-        """Return what a caller is told beside the actions."""
+    def as_reply(self) -> dict[str, Any]:
+        """Return the fields of a reply beside the actions."""
         return {name: getattr(self, name) for name in TOLD}
 
 

@@ -186,7 +186,7 @@ class GrootDoor:
 
 
 def _info(prediction: Prediction) -> dict[str, Any]:
-    return {**prediction.told(), 'note': NO_CAGE}
+    return {**prediction.as_reply(), 'note': NO_CAGE}
 
 
 def _error(status: Status, text: str, retry_after_s: float = 0.0) -> dict[str, Any]:

@@ -110,17 +110,17 @@ def prediction_reply(
     body: ActBody, prediction: Prediction, contract: PolicyContract, *, warns: bool
 ) -> web.Response:
     """Return the reply to POST /act."""
-    told = prediction.told()
-    routing = Routing(told.pop('slot'), told.pop('episode_id'), not body.episode_id)
+    fields = prediction.as_reply()
+    routing = Routing(fields.pop('slot'), fields.pop('episode_id'), not body.episode_id)
     reply = ActReply(
         actions=prediction.actions.tolist(),
         action_names=contract.action_names,
         episode_id=body.episode_id,
         request_id=body.request_id,
-        model_version=told.pop('fingerprint'),
+        model_version=fields.pop('fingerprint'),
         routing=routing,
         warning=NO_EPISODE if warns else UNSET,
-        **told,
+        **fields,
     )
     return _response(reply, headers=headers_of(reply))
 

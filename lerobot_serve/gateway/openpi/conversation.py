@@ -179,7 +179,7 @@ def reply_frame(prediction: Prediction, columns: Columns, timing: Mapping[str, f
     every array of a reply into steps. `timing` has times of the gateway [ms].
     """
     actions = {key: prediction.actions[:, at] for key, at in columns.items()}
-    ours = prediction.told()
+    ours = prediction.as_reply()
     server = {'infer_ms': ours.pop('inference_ms'), 'queue_wait_ms': ours.pop('queue_wait_ms')}
     return pack_openpi(
         {

@@ -211,4 +211,5 @@ class RouterSession:
         self._is_closed = True
         self.on_lost(unavailable('the session has ended; send the request again to open it'))
         self._host.forget(self)
-        await self._host.close_session(self.client_id, self._numbers.session_epoch)
+        # also one whose reply was not awaited
+        await self._host.close_session(self.client_id, self._numbers.requested_epoch)
