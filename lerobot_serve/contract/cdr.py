@@ -138,7 +138,7 @@ class CdrReader:
 
     __slots__ = ('_at', '_end', '_raw')
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes | memoryview) -> None:
         if raw[:2] != ENCAPSULATION[:2]:
             raise Malformed(
                 'encapsulation',
@@ -190,7 +190,7 @@ class CdrReader:
             )
         self._at = begin
         self._take(size, 1)
-        data = self._raw[begin : begin + size]
+        data = bytes(self._raw[begin : begin + size])
         # size counts the closing NUL; some writers send 0 for the empty string
         if data and data.find(0) != size - 1:
             # ids are echoed: reject what cannot be encoded again
@@ -208,7 +208,7 @@ class CdrReader:
         size = self.count(limit + 1, what)
         begin = self._take(size, 1) - UINT32.size
         end = self._take(fields_bytes, 4) + fields_bytes
-        return self._raw[begin:end]
+        return bytes(self._raw[begin:end])
 
     def block(self, limit: int, what: str) -> Uint8Array:
         """Return a uint8 view."""

@@ -22,6 +22,7 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
+from lerobot_serve.local.local_parameters import serve_locally
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.server_links import (
@@ -83,8 +84,9 @@ class PolicyRouter(LifecycleNode):
         self.server_state = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
         parameters = self._settings.current
         self._zenoh = serve_over_zenoh(zenoh_settings(parameters), self.get_fully_qualified_name())
-        self._replies = LinkReplies(ReplyPublishers(self), self._zenoh)
-        # requests of both links arrive in threads of their own
+        self._local = serve_locally(parameters, self._on_observation, self._drops.add)
+        self._replies = LinkReplies(ReplyPublishers(self), self._zenoh, self._local)
+        # requests of all links arrive in threads of their own
         self._intake_lock = threading.Lock()
         self._topics = RouterPublishers(self)
         self._no_session = NoSessionPublisher(self, self._zenoh)
@@ -98,6 +100,8 @@ class PolicyRouter(LifecycleNode):
         runtime.thread(
             'intake', partial(self._observations.run, runtime.stop), self._observations.wake
         )
+        if self._local:
+            runtime.thread('local', partial(self._local.run, runtime.stop), self._local.wake)
         # for what may be there later
         self._wait: Callable[[str, float], bool] = no_wait
         runtime.on_started(self._autostart)
@@ -152,6 +156,8 @@ class PolicyRouter(LifecycleNode):
 
     def destroy_node(self) -> None:
         """Destroy the node; called once its threads have ended."""
+        if self._local:
+            self._local.close()
         if self._zenoh:
             self._zenoh.close()
         super().destroy_node()
@@ -304,7 +310,7 @@ class PolicyRouter(LifecycleNode):
 
     # data path: intake
 
-    def _on_observation(self, raw: bytes) -> None:
+    def _on_observation(self, raw: bytes | memoryview) -> None:
         core = self.core
         if core:
             with self._intake_lock:

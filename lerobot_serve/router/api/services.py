@@ -30,7 +30,7 @@ from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt
 from lerobot_serve.router.sessions.merge_replies import merge_replies
-from lerobot_serve_interfaces.msg import EpisodeOutcome
+from lerobot_serve_interfaces.msg import EpisodeOutcome, Extension
 from lerobot_serve_interfaces.srv import (
     CloseSession,
     ControlSlot,
@@ -49,6 +49,8 @@ class ReplyTopicManager(Protocol):
     def open(self, topic: str) -> None: ...
 
     def retain(self, topics: set[str]) -> None: ...
+
+    def offers(self, topic: str) -> list[Extension]: ...
 
 
 class RouterServices:
@@ -98,9 +100,11 @@ class RouterServices:
                 check_ros_reply_topic(session_request)
             with self._topics_lock:
                 self._replies.open(session_request.reply_topic)
-            return await self._host.run_in_control_thread(
+            reply = await self._host.run_in_control_thread(
                 core, partial(self._open, core, session_request)
             )
+            reply.extensions.extend(self._replies.offers(session_request.reply_topic))
+            return reply
         except SessionRefused as refused:
             self._drops.add(f'refused_{refused.code.name.lower()}')
             self._host.warn(f'refused {request.client_id!r}: {refused}')

@@ -30,6 +30,7 @@ from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.telemetry.log_throttle import LogThrottle
+from lerobot_serve_interfaces.msg import Extension
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 
 
@@ -41,6 +42,8 @@ class ReplyTopicRegistry(Protocol):
     def retain(self, topics: set[str]) -> None: ...
 
     def has_subscriber(self, topic: str) -> bool: ...
+
+    def offers(self, topic: str) -> list[Extension]: ...
 
 
 def client_summary(session_request: SessionRequest) -> str:
@@ -113,6 +116,7 @@ class SessionService:
         if session is not known:
             self._log_opened(session)
         fill_accepted(response, session, core.description, self._observation_topic)
+        response.extensions.extend(self._replies.offers(session_request.reply_topic))
         return fill_load(response, core, session_request)
 
     def _log_opened(self, session: Session) -> None:
