@@ -26,6 +26,7 @@ from lerobot_serve.contract.records import (
 )
 from lerobot_serve.contract.services import client_messages as services
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.zenoh.keys import Role, server_of
 from lerobot_serve.zenoh.link import first_sentence, ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
@@ -84,13 +85,22 @@ class ZenohServerLink:
     """The ServerLink over Zenoh. Several share one ZenohLink, each with a client id of its own."""
 
     def __init__(
-        self, link: ZenohLink, server: str, client_id: str, callbacks: LinkCallbacks
+        self,
+        link: ZenohLink,
+        server: str,
+        make_path: MakePath | None,
+        client_id: str,
+        callbacks: LinkCallbacks,
     ) -> None:
+        """`make_path` makes the local path to a server of this host; None: without."""
         messages: ModuleType = services
         self._link, self._server = link, server
         self._client = ZenohSessionClient(
             link, server, Role.ROBOT, client_id, messages, callbacks.on_presence
         )
+        if make_path:
+            on_lost = partial(callbacks.on_presence, False)
+            self._client.local = make_path(callbacks.on_message, on_lost)
         self._replies = ZenohReplies(
             link,
             {server: self._client.keys},

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who may use the local path: processes of the same user, root, and those of a group that the operator
-names. The kernel says who the other side of a Unix socket is. Any thread.
+Who may use the local path: processes of the same user, root, and those of a group that the
+operator names. The kernel says who the other side of a Unix socket is. Any thread.
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ class Access:
         return self.is_same_user(peer) or self.group_id in _group_ids(peer)
 
 
+SAME_USER = Access()
+
+
 def access_of_group(name: str) -> Access:
     """Return the access with a group, without one for an empty name. Raises UserError."""
     if not name:
-        return Access()
+        return SAME_USER
     try:
         return Access(grp.getgrnam(name).gr_gid)
     except KeyError:

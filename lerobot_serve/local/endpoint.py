@@ -107,7 +107,8 @@ class LocalEndpoint:
         """
         Send a chunk to the client of a topic; return False for one that is not wanted, and for one
         that must take the link around this path: without a client here, with one that reads too
-        slowly, and if it is too large. `is_wanted` is called under the lock, as in ReplyPublishers.
+        slowly, and if it is too large. `is_wanted` is called under the lock, as in
+        ReplyPublishers.
         """
         if len(raw) > frames.CHUNK_BYTES_LIMIT:
             return False
@@ -157,7 +158,8 @@ class LocalEndpoint:
             client, _ = self._listener.accept()
         except OSError:
             return
-        if len(self._selector.get_map()) > CONNECTIONS_LIMIT or not self._access.is_allowed(client):
+        is_full = len(self._selector.get_map()) > CONNECTIONS_LIMIT
+        if is_full or not self._access.is_allowed(client):
             self._on_drop(DENIED)
             client.close()
             return

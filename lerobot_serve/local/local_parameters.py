@@ -8,6 +8,7 @@ from typing import Protocol
 
 from lerobot_serve.local.access import access_of_group
 from lerobot_serve.local.endpoint import LocalEndpoint
+from lerobot_serve.local.path import LocalPath, MakePath
 from lerobot_serve.parameters import parameter
 
 
@@ -34,8 +35,8 @@ def local_folder() -> str:
     )
 
 
-class LocalParameters(Protocol):
-    """The parameters of a node that serves, including those of the local path."""
+class PathParameters(Protocol):
+    """The parameters of a node, including those of the local path."""
 
     @property
     def local(self) -> bool: ...
@@ -43,8 +44,26 @@ class LocalParameters(Protocol):
     @property
     def local_group(self) -> str: ...
 
+
+class LocalParameters(PathParameters, Protocol):
+    """The parameters of a node that serves."""
+
     @property
     def local_folder(self) -> str: ...
+
+
+def local_paths(
+    parameters: PathParameters, lifespan_s: float, log: Callable[[str], object]
+) -> MakePath | None:
+    """Return what makes the paths of a client; None where it uses none. Raises UserError."""
+    if not parameters.local:
+        return None
+    access = access_of_group(parameters.local_group)
+
+    def make(on_chunk: Callable[[bytes], None], on_lost: Callable[[], None]) -> LocalPath:
+        return LocalPath(on_chunk, on_lost, lifespan_s=lifespan_s, access=access, log=log)
+
+    return make
 
 
 def serve_locally(

@@ -64,9 +64,7 @@ class WrittenPage:
     def __init__(self, size: int) -> None:
         """Raises OSError without memory."""
         length = -(-(HEADER_BYTES + size) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.descriptor = os.memfd_create(
-            'lerobot_serve', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        )
+        self.descriptor = os.memfd_create('lerobot_serve', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             # without it a host that has run out of memory would end the process at a write
             os.posix_fallocate(self.descriptor, 0, length)

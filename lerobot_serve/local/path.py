@@ -14,12 +14,14 @@ import threading
 import time
 
 from lerobot_serve.local import frames
-from lerobot_serve.local.access import Access
+from lerobot_serve.local.access import Access, SAME_USER
 from lerobot_serve.local.frames import Frame
 from lerobot_serve.local.offer import Offer, socket_address
 from lerobot_serve.local.pages import WrittenPage, WrittenPages
 
 CONNECT_TIMEOUT_S = 1.0
+# of what receives chunks, and of what learns that a server was killed
+MakePath = Callable[[Callable[[bytes], None], Callable[[], None]], 'LocalPath']
 
 
 class NotAttached(Exception):
@@ -137,7 +139,7 @@ class LocalPath:
         on_lost: Callable[[], None],
         *,
         lifespan_s: float,
-        access: Access,
+        access: Access = SAME_USER,
         log: Callable[[str], object] = lambda _: None,
     ) -> None:
         """A server does not begin on a request that is older than `lifespan_s`."""
@@ -168,9 +170,7 @@ class LocalPath:
         connection = self._connection
         if connection is None or connection.address != offer.address:
             self.close()
-            connection = LocalConnection(
-                offer.address, self._access, self._on_chunk, self._on_end
-            )
+            connection = LocalConnection(offer.address, self._access, self._on_chunk, self._on_end)
         try:
             connection.attach(offer.token)
         except BaseException:
@@ -194,3 +194,13 @@ class LocalPath:
         connection, self._connection = self._connection, None
         if connection:
             connection.close()
+
+
+class NoPath(LocalPath):
+    """A path that is never used."""
+
+    def accept(self, offer: Offer | None) -> None:
+        pass
+
+
+NO_PATH = NoPath(lambda _: None, lambda: None, lifespan_s=0.0)

@@ -197,13 +197,13 @@ class ZenohLink:
             self._session.close()
 
 
-def forwarded(raw: bytes) -> bytes | zenoh.ZBytes:
+def forwarded(raw: bytes | memoryview) -> bytes | zenoh.ZBytes:
     """
     Return what to put so that these bytes are sent. A thread that sends what it receives passes
     the payload on, which is not copied and remains where it is in shared memory.
     """
     payload = _receiving.payload
-    return payload if payload is not None and raw is _receiving.raw else raw
+    return payload if payload is not None and raw is _receiving.raw else bytes(raw)
 
 
 def is_matched(publisher: zenoh.Publisher) -> bool:

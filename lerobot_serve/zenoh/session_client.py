@@ -17,6 +17,8 @@ from lerobot_serve.contract.services.session import (
     SessionRefused,
     SessionRequest,
 )
+from lerobot_serve.local import offer
+from lerobot_serve.local.path import LocalPath, NO_PATH
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.link import forwarded, is_matched, ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S, LinkSender
@@ -58,6 +60,8 @@ class ZenohSessionClient:
     ) -> None:
         """A thread of Zenoh calls `on_presence` when the server comes or goes."""
         self.server, self._link, self._messages = server, link, messages
+        # inside this link; its owner sets it before the first session
+        self.local: LocalPath = NO_PATH
         at = ServerKeys(link.settings.site, server)
         self.keys: ClientKeys = at.client(role, client_id)
         # why no server is used under this name, with the remedy; empty for one server
@@ -81,8 +85,13 @@ class ZenohSessionClient:
         """Return whether one server has a token: it runs, and is reached."""
         return self._is_alive and not self.conflict
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> Any:
-        """Open a session, return the response. Raises SessionRefused and ServerUnreachable."""
+    def open(
+        self, session_request: SessionRequest, timeout_s: float, *, locally: bool = True
+    ) -> Any:
+        """
+        Open a session, return the response; `locally`: on the local path, if the server offers it.
+        Raises SessionRefused and ServerUnreachable.
+        """
         request = self._messages.open_request(session_request)
         self._check_name()
         reply = self._call('open_session', request, timeout_s)
@@ -90,6 +99,9 @@ class ZenohSessionClient:
             known = reply.code in tuple(Refusal)
             reason = reply.reason or f'{self.server} gave no reason; {SAME_VERSION}'
             raise SessionRefused(Refusal(reply.code) if known else Refusal.NOT_READY, reason)
+        offered, _ = offer.take(reply.extensions)
+        if locally:
+            self.local.accept(offered)
         return reply
 
     def close(self, session_request: SessionRequest, timeout_s: float) -> Any:
@@ -154,12 +166,18 @@ class ZenohSessionClient:
             time.sleep(MATCH_POLL_S)
         return True
 
-    def send(self, raw: bytes) -> None:
-        """Publish the bytes of an Observation; waits for the link."""
+    def send(self, raw: bytes | memoryview) -> None:
+        """Send the bytes of an Observation: on the local path, or published."""
+        if not self.local.send(raw):
+            self._publish(raw)
+
+    def _publish(self, raw: bytes | memoryview) -> None:
+        """Wait for the link."""
         self._requests.put(forwarded(raw))
 
     def destroy_endpoints(self) -> None:
         """Undeclare everything; the server sees this client go."""
+        self.local.close()
         self._end_requests()
         self._token.undeclare()
         self._presence.undeclare()
@@ -206,7 +224,7 @@ class QueuedSessionClient(ZenohSessionClient):
             self._requests.put, on_drop, limit=QUEUED_REQUESTS, lifespan_s=lifespan_s
         )
 
-    def send(self, raw: bytes) -> None:
+    def _publish(self, raw: bytes | memoryview) -> None:
         """Queue the bytes of an Observation."""
         # here, since only the thread that receives has the payload
         self._sender.send(forwarded(raw))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 import threading
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from lerobot_serve.gateway.router.server_link import (
     LinkCallbacks,
     Presence,
 )
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
@@ -45,9 +47,16 @@ class RosServerLink:
     """
 
     def __init__(
-        self, node: Node, server: str, *, lifespan_s: float, stop: threading.Event
+        self,
+        node: Node,
+        server: str,
+        *,
+        lifespan_s: float,
+        stop: threading.Event,
+        make_path: MakePath | None = None,
     ) -> None:
-        self.server = server
+        """`make_path` makes the local path to a server of this host; None: without."""
+        self.server, self._make_path = server, make_path
         self._client = SessionClient(
             node, server, lifespan_s=lifespan_s, stop=stop, for_fleet=True
         )
@@ -60,6 +69,9 @@ class RosServerLink:
 
     def listen(self, callbacks: LinkCallbacks) -> None:
         """Subscribe to the replies, before `run`."""
+        if self._make_path:
+            on_lost = partial(callbacks.on_presence, Presence.LOST)
+            self._client.local = self._make_path(callbacks.on_chunk, on_lost)
         add = self._subscriptions.add
         add(REPLY_TOPIC, qos.ACTION_CHUNK, callbacks.on_chunk)
         add(f'{self.server}/{NO_SESSION_TOPIC}', qos.NO_SESSION, callbacks.on_no_session)

@@ -21,6 +21,8 @@ from lerobot_serve.contract.services.session import (
     SessionRefused,
     SessionRequest,
 )
+from lerobot_serve.local import offer
+from lerobot_serve.local.path import LocalPath, NO_PATH
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
@@ -52,6 +54,8 @@ class SessionClient:
         `for_fleet`: requests of many robots, as in a router; `shadow`: `send_shadow` is used.
         """
         self.server = server
+        # inside this link; its owner sets it before the first session
+        self.local: LocalPath = NO_PATH
         self._node, self._stop = node, stop
         self._discovery_deadline_s = time.monotonic() + DISCOVERY_S
         create = partial(node.create_client, qos_profile=qos.SERVICES)
@@ -82,8 +86,13 @@ class SessionClient:
         """
         return self._open.service_is_ready() or time.monotonic() < self._discovery_deadline_s
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response:
-        """Open a session and return the response. Raises SessionRefused and ServerUnreachable."""
+    def open(
+        self, session_request: SessionRequest, timeout_s: float, *, locally: bool = True
+    ) -> OpenSession.Response:
+        """
+        Open a session and return the response; `locally`: on the local path, if the server offers
+        it. Raises SessionRefused and ServerUnreachable.
+        """
         # idempotent: repeating a request opens no second session
         message = message_from_session_request(session_request)
         reply = self._call(
@@ -92,6 +101,9 @@ class SessionClient:
         if not reply.accepted:
             known = reply.code in tuple(Refusal)
             raise SessionRefused(Refusal(reply.code) if known else Refusal.NOT_READY, reply.reason)
+        offered, reply.extensions = offer.take(reply.extensions)
+        if locally:
+            self.local.accept(offered)
         return reply
 
     def close(self, session_request: SessionRequest, timeout_s: float) -> CloseSession.Response:
@@ -159,16 +171,18 @@ class SessionClient:
     def _are_read(self) -> bool:
         return all(publisher.get_subscription_count() for publisher in self._publishers)
 
-    def send(self, raw: bytes) -> None:
-        """Publish the bytes of an Observation."""
-        self._requests.publish(raw)
+    def send(self, raw: bytes | memoryview) -> None:
+        """Send the bytes of an Observation: on the local path, or published."""
+        if not self.local.send(raw):
+            self._requests.publish(bytes(raw))
 
-    def send_shadow(self, raw: bytes) -> None:
+    def send_shadow(self, raw: bytes | memoryview) -> None:
         """Publish the bytes of an Observation, best effort: it may be lost and never blocks."""
-        self._shadow_requests.publish(raw)
+        self._shadow_requests.publish(bytes(raw))
 
     def destroy_endpoints(self) -> None:
         """Destroy the clients and publishers; call it once no thread uses them."""
+        self.local.close()
         for client in (self._open, self._close, self._reset, self._status):
             self._node.destroy_client(client)
         for publisher in self._publishers:

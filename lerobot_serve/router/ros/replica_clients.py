@@ -17,6 +17,7 @@ from rclpy.subscription import Subscription
 from lerobot_serve.contract.names import ros_token
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_bytes import read_status
 from lerobot_serve.ros.contract.session_client import SessionClient
@@ -59,8 +60,10 @@ class ReplicaClients:
         stop: threading.Event,
         shadow: str = '',
         on_drop: Callable[[str], None] = lambda _: None,
+        make_path: MakePath | None = None,
     ) -> None:
-        self._node, self._on_drop = node, on_drop
+        """`make_path` makes the local path to a server of this host; None: without."""
+        self._node, self._on_drop, self._make_path = node, on_drop, make_path
         self.clients = {
             server: ReplicaClient(
                 node,
@@ -73,7 +76,7 @@ class ReplicaClients:
             for server in servers
         }
         self._subscriptions = DedicatedSubscriptions(node, ActionChunk, {}, qos.ACTION_CHUNK)
-        # server -> whether the lease of its reply writer has expired
+        # server -> whether it is lost: the lease of its reply writer, or its end of the local path
         self._silent: dict[str, bool] = {}
         self._statuses: list[Subscription] = []
 
@@ -84,6 +87,9 @@ class ReplicaClients:
             self._subscriptions.add(topic, qos.ACTION_CHUNK, partial(on_reply, server))
             self._subscriptions.watch_liveliness(topic, partial(self._on_liveliness, server))
             client.topic = self._node.resolve_topic_name(topic)
+            if self._make_path:
+                on_lost = partial(self._silent.__setitem__, server, True)
+                client.local = self._make_path(partial(on_reply, server), on_lost)
             client.publisher_count = partial(self._subscriptions.publisher_count, topic)
             subscription = self._node.create_subscription(
                 ServerStatusMessage,
@@ -100,6 +106,7 @@ class ReplicaClients:
         except ValueError:
             self._on_drop(MALFORMED_STATUS)
         else:
+            self._silent.pop(server, None)
             on_status(server, status)
 
     def run(self, stop: threading.Event) -> None:
@@ -113,7 +120,7 @@ class ReplicaClients:
         self._silent[server] = now.alive == 0 and now.not_alive > 0
 
     def is_silent(self, server: str) -> bool:
-        """Return whether the lease of a server has expired: it was killed, stopped or cut off."""
+        """Return whether a server was killed, stopped or cut off."""
         return self._silent.get(server, False)
 
     def is_available(self, server: str) -> bool:

@@ -52,7 +52,9 @@ class ShadowSession:
     def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response:
         """Open a session and return the reply. Raises SessionRefused and ServerUnreachable."""
         topic = self._reply_topic(session_request)
-        reply = self._client.open(replace(session_request, reply_topic=topic), timeout_s)
+        request = replace(session_request, reply_topic=topic)
+        # the local path of a replica carries the replies to robots
+        reply = self._client.open(request, timeout_s, locally=False)
         if not self._is_matched(MATCH_TIMEOUT_S):
             raise ServerUnreachable(self._unmatched_text)
         return reply

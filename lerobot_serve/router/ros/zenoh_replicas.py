@@ -16,6 +16,7 @@ import zenoh
 
 from lerobot_serve.contract.names import node_name
 from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.router.ros.replica_clients import MALFORMED_STATUS, OnReply, OnStatus
 from lerobot_serve.router.ros.shadow_clients import OnReply as ShadowReply
@@ -81,9 +82,14 @@ class ZenohReplicas:
         run: Callable[[Callable[[], None]], Any],
         on_drop: Callable[[str], None],
         lifespan_s: float,
+        make_path: MakePath | None = None,
     ) -> None:
-        """`run` runs a function in the executor, in any order: statuses belong there."""
+        """
+        `run` runs a function in the executor, in any order: statuses belong there. `make_path`
+        makes the local path to a server of this host; None: without.
+        """
         self._link, self._run, self._on_drop = link, run, on_drop
+        self._make_path = make_path
         self.clients = {
             server: ZenohReplicaClient(
                 link, node_name(server), router, on_drop=on_drop, lifespan_s=lifespan_s
@@ -99,6 +105,8 @@ class ZenohReplicas:
     def listen(self, on_reply: OnReply, on_status: OnStatus) -> None:
         """Subscribe to replies and status of all servers."""
         for server, client in self.clients.items():
+            if self._make_path:
+                client.local = self._make_path(partial(on_reply, server), nothing)
             status = ServerKeys(self._link.settings.site, client.server).status
             self._subscriptions += [
                 self._link.subscribe(
@@ -135,6 +143,10 @@ class ZenohReplicas:
             subscription.undeclare()
         for client in self.clients.values():
             client.destroy_endpoints()
+
+
+def nothing() -> None:
+    """Zenoh itself reports a lost server."""
 
 
 def deposit_reply(on_reply: OnReply, server: str, _: str, raw: bytes) -> None:

@@ -69,8 +69,8 @@ class RequestCapture:
             return
         name = queued.session.session_id
         # a copy: the memory of a request on the local path belongs to its client
-        kept = replace(queued, raw=bytes(queued.raw), decoded=DecodedRequest())
-        self._ring.add(CapturedRequest(name, kept, raw, self._wall_clock()))
+        queued = replace(queued, raw=bytes(queued.raw), decoded=DecodedRequest())
+        self._ring.add(CapturedRequest(name, queued, raw, self._wall_clock()))
         code = capture_reason(queued, chunk, self._clock())
         if not code:
             return
