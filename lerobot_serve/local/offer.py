@@ -38,13 +38,14 @@ def take(extensions: Iterable[E]) -> tuple[Offer | None, list[E]]:
     for each in extensions:
         content: Any = each
         if content.key == KEY:
-            offer = _decode(bytes(content.value))
+            offer = decode(bytes(content.value))
         else:
             others.append(each)
     return offer, others
 
 
-def _decode(value: bytes) -> Offer | None:
+def decode(value: bytes) -> Offer | None:
+    """Return an offer; None for bytes that are not one."""
     try:
         return msgspec.json.decode(value, type=Offer)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -41,7 +41,7 @@ class LocalConnection:
         """`on_end` gets whether the server was lost. Raises OSError."""
         self.address, self._on_chunk, self._on_end = address, on_chunk, on_end
         self._pages, self._lock = WrittenPages(), threading.Lock()
-        self._is_closing = False
+        self.is_closed = False
         self._answered, self._answer = threading.Event(), b''
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -61,15 +61,17 @@ class LocalConnection:
         self._socket.send(frames.attach(token), socket.MSG_NOSIGNAL)
         if not self._answered.wait(CONNECT_TIMEOUT_S):
             raise NotAttached(f'the server did not answer within {CONNECT_TIMEOUT_S:g} s')
+        if self.is_closed:
+            raise NotAttached('the server has gone')
         if self._answer != frames.WELCOME:
             raise NotAttached(self._answer[1:].decode(errors='replace'))
 
     def send(self, raw: bytes, lifespan_s: float) -> bool:
         """Send a request; return False where it must take the link around this path."""
+        if self.is_closed:
+            return False
         expires_ns = time.monotonic_ns() + int(lifespan_s * 1e9)
         with self._lock:
-            if self._is_closing:
-                return False
             try:
                 written = self._pages.write((raw,), len(raw))
             except OSError:
@@ -110,19 +112,17 @@ class LocalConnection:
             else:
                 self._answer = frame
                 self._answered.set()
-        is_lost = is_lost and not self._is_closing
-        self._end()
-        self._on_end(self, is_lost)
-
-    def _end(self) -> None:
+        # first: a busy sender would keep the lock from this thread
+        is_lost, self.is_closed = is_lost and not self.is_closed, True
         with self._lock:
-            self._is_closing = True
             self._pages.close()
             self._socket.close()
+        self._answered.set()
+        self._on_end(self, is_lost)
 
     def close(self) -> None:
         """End the thread, which closes the rest."""
-        self._is_closing = True
+        self.is_closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -146,7 +146,7 @@ class LocalPath:
         self._on_chunk, self._on_lost, self._lifespan_s = on_chunk, on_lost, lifespan_s
         self._access, self._log = access, log
         self._connection: LocalConnection | None = None
-        self._opening = threading.Lock()
+        self._opening, self._changing = threading.Lock(), threading.Lock()
 
     @property
     def is_connected(self) -> bool:
@@ -177,12 +177,17 @@ class LocalPath:
             connection.close()
             raise
         self._connection = connection
+        # its server may have been killed meanwhile
+        if connection.is_closed:
+            self._on_end(connection, is_lost=True)
 
     def _on_end(self, connection: LocalConnection, is_lost: bool) -> None:
-        if self._connection is connection:
-            self._connection = None
-            if is_lost:
-                self._on_lost()
+        with self._changing:
+            is_current = self._connection is connection
+            if is_current:
+                self._connection = None
+        if is_current and is_lost:
+            self._on_lost()
 
     def send(self, raw: bytes) -> bool:
         """Send a request; return False where it must take the link around this path."""
