@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The local path whose server or client is killed, at any instant, ten thousand times: after what time
-the other end has seen it, and what is left behind.
+The local path whose server or client is killed, at any instant, ten thousand times: after what
+time the other end has seen it, and what is left behind.
 """
 
 from __future__ import annotations
