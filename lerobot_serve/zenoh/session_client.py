@@ -11,12 +11,9 @@ from collections.abc import Callable
 import time
 from typing import Any, Protocol
 
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.link import forwarded, is_matched, ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S, LinkSender
@@ -35,7 +32,7 @@ class ServiceMessages(Protocol):
     returns a message of lerobot_serve_interfaces.
     """
 
-    def open_request(self, session_request: SessionRequest) -> bytes: ...
+    def open_request(self, session_request: OpenSessionRequest) -> bytes: ...
 
     def close_request(self, client_id: str, session_epoch: int) -> bytes: ...
 
@@ -81,7 +78,7 @@ class ZenohSessionClient:
         """Return whether one server has a token: it runs, and is reached."""
         return self._is_alive and not self.conflict
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> Any:
+    def open(self, session_request: OpenSessionRequest, timeout_s: float) -> Any:
         """Open a session, return the response. Raises SessionRefused and ServerUnreachable."""
         request = self._messages.open_request(session_request)
         self._check_name()
@@ -92,7 +89,7 @@ class ZenohSessionClient:
             raise SessionRefused(Refusal(reply.code) if known else Refusal.NOT_READY, reason)
         return reply
 
-    def close(self, session_request: SessionRequest, timeout_s: float) -> Any:
+    def close(self, session_request: OpenSessionRequest, timeout_s: float) -> Any:
         """Close a session. Raises ServerUnreachable."""
         request = self._messages.close_request(
             session_request.client_id, session_request.session_epoch

@@ -15,12 +15,9 @@ from typing import Any
 from rclpy.node import Node
 from rclpy.task import Future
 
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
@@ -82,7 +79,7 @@ class SessionClient:
         """
         return self._open.service_is_ready() or time.monotonic() < self._discovery_deadline_s
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response:
+    def open(self, session_request: OpenSessionRequest, timeout_s: float) -> OpenSession.Response:
         """Open a session and return the response. Raises SessionRefused and ServerUnreachable."""
         # idempotent: repeating a request opens no second session
         message = message_from_session_request(session_request)
@@ -94,7 +91,9 @@ class SessionClient:
             raise SessionRefused(Refusal(reply.code) if known else Refusal.NOT_READY, reply.reason)
         return reply
 
-    def close(self, session_request: SessionRequest, timeout_s: float) -> CloseSession.Response:
+    def close(
+        self, session_request: OpenSessionRequest, timeout_s: float
+    ) -> CloseSession.Response:
         """Close a session. Raises ServerUnreachable."""
         self._forget_announced(session_request.client_id)
         request = CloseSession.Request(
