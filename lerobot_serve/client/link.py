@@ -20,12 +20,13 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.names import KEY_ROOT
 from lerobot_serve.contract.records import (
+    OpenSessionRequest,
     OpenSessionResponse,
     ResetEpisodeRequest,
     ResetEpisodeResponse,
 )
 from lerobot_serve.contract.services import client_messages as services
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.local.path import MakePath
 from lerobot_serve.zenoh.keys import Role, server_of
 from lerobot_serve.zenoh.link import first_sentence, ZenohLink
@@ -61,10 +62,14 @@ class ServerLink(Protocol):
     def reply_topic(self, session_epoch: int, /) -> str:
         """Return where replies of a session arrive."""
 
-    def open(self, session_request: SessionRequest, timeout_s: float, /) -> OpenSessionResponse:
+    def open(
+        self, session_request: OpenSessionRequest, timeout_s: float, /
+    ) -> OpenSessionResponse:
         """Open a session. Raises SessionRefused, too."""
 
-    def close_session(self, session_request: SessionRequest, timeout_s: float, /) -> object: ...
+    def close_session(
+        self, session_request: OpenSessionRequest, timeout_s: float, /
+    ) -> object: ...
 
     def reset(self, request: ResetEpisodeRequest, timeout_s: float, /) -> ResetEpisodeResponse: ...
 

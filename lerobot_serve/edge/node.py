@@ -19,7 +19,7 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from lerobot_serve.contract.data_path.execution_report import Halt
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.edge import clock, wiring
 from lerobot_serve.edge.control.loop import ControlLoop
 from lerobot_serve.edge.control.operator_control import ServiceReply
@@ -217,7 +217,7 @@ class EdgeController(SteadyClockNode):
             logs=self._logs,
         )
 
-    def _session_request(self, epoch: int, reply_topic: str) -> SessionRequest:
+    def _session_request(self, epoch: int, reply_topic: str) -> OpenSessionRequest:
         return make_session_request(
             self._settings.current,
             self.robot,

@@ -11,12 +11,9 @@ from collections.abc import Callable
 import time
 from typing import Any, Protocol
 
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.local import offer
 from lerobot_serve.local.path import LocalPath, NO_PATH
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
@@ -37,7 +34,7 @@ class ServiceMessages(Protocol):
     returns a message of lerobot_serve_interfaces.
     """
 
-    def open_request(self, session_request: SessionRequest) -> bytes: ...
+    def open_request(self, session_request: OpenSessionRequest) -> bytes: ...
 
     def close_request(self, client_id: str, session_epoch: int) -> bytes: ...
 
@@ -86,7 +83,7 @@ class ZenohSessionClient:
         return self._is_alive and not self.conflict
 
     def open(
-        self, session_request: SessionRequest, timeout_s: float, *, locally: bool = True
+        self, session_request: OpenSessionRequest, timeout_s: float, *, locally: bool = True
     ) -> Any:
         """
         Open a session, return the response; `locally`: on the local path, if the server offers it.
@@ -104,7 +101,7 @@ class ZenohSessionClient:
             self.local.accept(offered)
         return reply
 
-    def close(self, session_request: SessionRequest, timeout_s: float) -> Any:
+    def close(self, session_request: OpenSessionRequest, timeout_s: float) -> Any:
         """Close a session. Raises ServerUnreachable."""
         request = self._messages.close_request(
             session_request.client_id, session_request.session_epoch

@@ -11,8 +11,6 @@ from typing import Any
 from lerobot_serve.contract import records
 from lerobot_serve.contract.codec import decode as decode_record
 from lerobot_serve.contract.codec import encode
-from lerobot_serve.contract.services.session import SessionRequest
-from lerobot_serve.contract.types import KeyValue
 
 __all__ = ['close_request', 'decode', 'encode', 'open_request']
 
@@ -24,14 +22,9 @@ RESPONSES: dict[str, type] = {
 }
 
 
-def open_request(session_request: SessionRequest) -> bytes:
+def open_request(session_request: records.OpenSessionRequest) -> bytes:
     """Return the request of OpenSession. Raises Unencodable."""
-    names = records.OpenSessionRequest.__struct_fields__
-    fields = {name: getattr(session_request, name) for name in names} | {
-        'tags': tuple(KeyValue(*tag) for tag in session_request.tags),
-        'extensions': tuple(records.Extension(*each) for each in session_request.extensions),
-    }
-    return encode(records.OpenSessionRequest(**fields))
+    return encode(session_request)
 
 
 def close_request(client_id: str, session_epoch: int) -> bytes:

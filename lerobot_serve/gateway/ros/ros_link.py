@@ -16,10 +16,11 @@ from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import (
     GetStatusResponse,
+    OpenSessionRequest,
     OpenSessionResponse,
     ResetEpisodeRequest,
 )
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.gateway.router.server_link import (
     LinkCallbacks,
     Presence,
@@ -97,7 +98,7 @@ class RosServerLink:
         """Return the status. Blocks. Raises ServerUnreachable."""
         return self._record(GetStatusResponse, self._client.status(timeout_s))
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSessionResponse:
+    def open(self, session_request: OpenSessionRequest, timeout_s: float) -> OpenSessionResponse:
         """Open a session. Blocks. Raises SessionRefused and ServerUnreachable."""
         return self._record(OpenSessionResponse, self._client.open(session_request, timeout_s))
 

@@ -10,8 +10,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 
 from lerobot_serve.contract.codec import decode as decode_record
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.contract.records import ServerStatus
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest, ServerStatus
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
 from lerobot_serve_interfaces.srv import (
     CloseSession,
@@ -31,7 +30,7 @@ SERVICES: dict[str, Any] = {
 }
 
 
-def open_request(session_request: SessionRequest) -> bytes:
+def open_request(session_request: OpenSessionRequest) -> bytes:
     return encode(message_from_session_request(session_request))
 
 

@@ -15,12 +15,9 @@ from typing import Any
 from rclpy.node import Node
 from rclpy.task import Future
 
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.local import offer
 from lerobot_serve.local.path import LocalPath, NO_PATH
 from lerobot_serve.ros import qos
@@ -87,7 +84,7 @@ class SessionClient:
         return self._open.service_is_ready() or time.monotonic() < self._discovery_deadline_s
 
     def open(
-        self, session_request: SessionRequest, timeout_s: float, *, locally: bool = True
+        self, session_request: OpenSessionRequest, timeout_s: float, *, locally: bool = True
     ) -> OpenSession.Response:
         """
         Open a session and return the response; `locally`: on the local path, if the server offers
@@ -106,7 +103,9 @@ class SessionClient:
             self.local.accept(offered)
         return reply
 
-    def close(self, session_request: SessionRequest, timeout_s: float) -> CloseSession.Response:
+    def close(
+        self, session_request: OpenSessionRequest, timeout_s: float
+    ) -> CloseSession.Response:
         """Close a session. Raises ServerUnreachable."""
         self._forget_announced(session_request.client_id)
         request = CloseSession.Request(

@@ -13,12 +13,9 @@ from typing import Any, Protocol
 
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.limits import REASON_LIMIT
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    check_ros_reply_topic,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import check_ros_reply_topic, SessionRefused
 from lerobot_serve.router.api.slot_commands import (
     Command,
     run_slot_command,
@@ -61,7 +58,7 @@ class RouterServices:
         host: RouterHost,
         replies: ReplyTopicManager,
         drops: DropCounters,
-        read_request: Callable[[OpenSession.Request], SessionRequest],
+        read_request: Callable[[OpenSession.Request], OpenSessionRequest],
         observation_topic: str,
     ) -> None:
         self._host, self._replies, self._drops = host, replies, drops
@@ -121,7 +118,7 @@ class RouterServices:
             return SessionRefused(Refusal.DRAINING, DRAINING_TEXT)
         return SessionRefused(Refusal.NOT_READY, f'not ready: {self._host.server_state[1]}')
 
-    def _open(self, core: RouterCore, session_request: SessionRequest) -> OpenSession.Response:
+    def _open(self, core: RouterCore, session_request: OpenSessionRequest) -> OpenSession.Response:
         """Open a session. Thread `control`. Raises SessionRefused."""
         if not core.is_open:
             raise self._not_ready(core)

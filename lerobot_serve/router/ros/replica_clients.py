@@ -6,17 +6,16 @@ Clients of the policy servers. Each server replies on a separate topic, which id
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 import threading
 
+from msgspec.structs import replace
 from rclpy.exceptions import InvalidHandle
 from rclpy.node import Node
 from rclpy.subscription import Subscription
 
 from lerobot_serve.contract.names import ros_token
-from lerobot_serve.contract.records import ServerStatus
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest, ServerStatus
 from lerobot_serve.local.path import MakePath
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_bytes import read_status
@@ -39,7 +38,7 @@ class ReplicaClient(SessionClient):
     topic = ''
     publisher_count: Callable[[], int] = staticmethod(int)
 
-    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+    def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         """Return the session request of a robot with the reply topic of this server."""
         return replace(session_request, reply_topic=self.topic)
 

@@ -7,15 +7,15 @@ those over ROS 2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 import queue
 from typing import Any
 
+from msgspec.structs import replace
 import zenoh
 
 from lerobot_serve.contract.names import node_name
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.local.path import MakePath
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.router.ros.replica_clients import MALFORMED_STATUS, OnReply, OnStatus
@@ -52,7 +52,7 @@ class ZenohReplicaClient(QueuedSessionClient):
         )
         self._shadow_requests = link.publisher(self.keys.observation, Traffic.SHADOW)
 
-    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+    def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         """Return the session request of a robot with the reply key of this server."""
         key = self.keys.reply(session_request.session_epoch)
         return replace(session_request, reply_topic=key)

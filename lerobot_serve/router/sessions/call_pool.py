@@ -11,11 +11,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession, ResetEpisode
 
 T = TypeVar('T')
@@ -28,12 +25,14 @@ UNRESPONSIVE_TEXT = 'last call timed out; calls resume after a successful probe'
 class ReplicaClient(Protocol):
     """The client of one replica; see ros.replica_links."""
 
-    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+    def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         """Return the session request of a robot with the reply topic of this replica."""
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response: ...
+    def open(
+        self, session_request: OpenSessionRequest, timeout_s: float
+    ) -> OpenSession.Response: ...
 
-    def close(self, session_request: SessionRequest, timeout_s: float) -> object: ...
+    def close(self, session_request: OpenSessionRequest, timeout_s: float) -> object: ...
 
     def reset(self, request: ResetEpisode.Request, timeout_s: float) -> ResetEpisode.Response: ...
 

@@ -7,8 +7,9 @@ Sessions and replicas are written under RoutingTable.lock; replicas are called w
 
 from __future__ import annotations
 
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import report_dropped, RequestObserver
@@ -63,7 +64,7 @@ class SessionManager:
 
     # sessions
 
-    def open(self, session_request: SessionRequest) -> dict[str, SlotOpening]:
+    def open(self, session_request: OpenSessionRequest) -> dict[str, SlotOpening]:
         """Open a session in every available slot; return the results. Raises SessionRefused."""
         sessions, slots = self._table.sessions, self._table.slots
         sessions.check_client_id(session_request, self._context.clock())
@@ -88,7 +89,7 @@ class SessionManager:
 
     def _register(
         self,
-        session_request: SessionRequest,
+        session_request: OpenSessionRequest,
         places: dict[str, tuple[str, ...]],
         policies: set[str],
     ) -> None:
@@ -125,7 +126,7 @@ class SessionManager:
         return self._table.in_flight.forget(session.request.client_id)
 
     def _open_in(
-        self, slot: Slot, session_request: SessionRequest, exclude: tuple[str, ...] = ()
+        self, slot: Slot, session_request: OpenSessionRequest, exclude: tuple[str, ...] = ()
     ) -> SlotOpening:
         opened = open_in_slot(
             slot,

@@ -54,10 +54,9 @@ def merge_action_ranges(replies: list[OpenSession.Response]) -> list[Extension]:
     others = [each for each in replies[0].extensions if each.key != action_range.KEY]
     united: ActionRange | None = None
     for reply in replies:
-        pairs = [(each.key, bytes(each.value)) for each in reply.extensions]
         # an invalid range, or one of other actions, is skipped
         with contextlib.suppress(ValueError):
-            found = action_range.find(pairs)
+            found = action_range.find(reply.extensions)
             united = united.union(found) if united and found else united or found
     if united is None:
         return others

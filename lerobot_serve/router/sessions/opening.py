@@ -11,12 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool, ReplicaClient
@@ -43,7 +40,7 @@ class SlotOpening:
 
 def open_in_slot(
     slot: Slot,
-    session_request: SessionRequest,
+    session_request: OpenSessionRequest,
     callers: ReplicaCallPool,
     *,
     wanted: int,
@@ -94,7 +91,7 @@ def choose_replicas(slot: Slot, exclude: set[str], count: int) -> list[Replica]:
 
 
 def _open(
-    client: ReplicaClient, session_request: SessionRequest, timeout_s: float
+    client: ReplicaClient, session_request: OpenSessionRequest, timeout_s: float
 ) -> OpenSession.Response:
     reply = open_at_replica(client, session_request, timeout_s)
     # requests are lost until the topics are matched, which may follow the service reply
@@ -105,7 +102,7 @@ def _open(
 
 
 def open_at_replica(
-    client: ReplicaClient, session_request: SessionRequest, timeout_s: float
+    client: ReplicaClient, session_request: OpenSessionRequest, timeout_s: float
 ) -> OpenSession.Response:
     """
     Open the session at a replica, or confirm it; return the reply. Raises SessionRefused and
@@ -120,7 +117,10 @@ def _as_refused(slot: Slot, server: str, error: Exception) -> SessionRefused:
 
 
 def close_at_replicas(
-    servers: list[str], session_request: SessionRequest, callers: ReplicaCallPool, timeout_s: float
+    servers: list[str],
+    session_request: OpenSessionRequest,
+    callers: ReplicaCallPool,
+    timeout_s: float,
 ) -> list[str]:
     """Close the session at the servers; return those that could not be reached."""
     outcomes = callers.each(servers, lambda client: client.close(session_request, timeout_s))

@@ -17,6 +17,7 @@ from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.image_codec import encode as encode_image
 from lerobot_serve.contract.schema import Codec, Refusal, Status
 from lerobot_serve.contract.services.session import SessionRefused
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
 from lerobot_serve_interfaces.msg import ServerStatus
@@ -203,7 +204,9 @@ def test_what_a_client_calls_itself_forges_no_line_of_the_log(rig, log_of_rig):
     assert not [line for line in log.splitlines() if line.startswith(forged)]
     assert '\x1b[2J' not in log
     assert max(map(len, log.splitlines())) < 2000
-    robot = rig.client(robot_type='Lab 3, arm 2', tags=(('shift', 'night'), ('lab', '3')))
+    robot = rig.client(
+        robot_type='Lab 3, arm 2', tags=(KeyValue('shift', 'night'), KeyValue('lab', '3'))
+    )
     assert robot.round_trip().status == Status.OK
     line = 'opened tester#00000001 for Lab 3, arm 2 (shift=night, lab=3)'
     rig.wait(lambda: line in log_of_rig('policy_server'), 'the session is in the log')

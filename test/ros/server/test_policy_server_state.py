@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 import numpy as np
 import pytest
 from support.nodes.server_rig import ServerRig

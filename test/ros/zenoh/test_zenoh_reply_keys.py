@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import pytest
+from support.contract.session_request import session_request
 from support.nodes.small_client import JOINTS
 
 from lerobot_serve.contract.schema import Refusal, Status
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.contract.session_messages import message_from_session_request
 from lerobot_serve_interfaces.srv import OpenSession
 
@@ -22,7 +22,7 @@ def link() -> str:
 
 def vandal(reply_topic: str) -> OpenSession.Request:
     return message_from_session_request(
-        SessionRequest('vandal', 99, 1, reply_topic, JOINTS, JOINTS, (), 30.0)
+        session_request('vandal', 1, reply_topic, JOINTS, instance=99)
     )
 
 

@@ -8,14 +8,12 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as some
 import pytest
+from support.contract.session_request import session_request
 from support.edge.edge_transport_rig import ROBOT
 from support.zenoh.fuzzing import altered, fuzz
 
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.session.agreement import check_agreement
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.ros.contract import service_bytes
@@ -92,8 +90,8 @@ def client_of_server(raw: bytes) -> ZenohSessionClient:
 def transport(client: ZenohSessionClient) -> PolicyServerTransport:
     """Return the transport of an edge to this server."""
 
-    def request(epoch: int, topic: str) -> SessionRequest:
-        return SessionRequest('robot_1', 1, epoch, topic, JOINTS, JOINTS, (), 30.0)
+    def request(epoch: int, topic: str) -> OpenSessionRequest:
+        return session_request('robot_1', epoch, topic, JOINTS)
 
     log = SimpleNamespace(info=lambda text: None, warning=lambda text: None)
     link = SimpleNamespace(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as some
 import numpy as np
+from support.contract.session_request import session_request
 from support.zenoh.fuzzing import altered, fuzz, segments
 from support.zenoh.played_query import Query
 
@@ -18,7 +19,6 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header, read_envelope
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.schema import MsgType
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys, WITHDRAWN
 from lerobot_serve.zenoh.replies import CLIENTS_LIMIT, ZenohReplyPublishers
@@ -42,7 +42,7 @@ NAMES = ('pan', 'tilt')
 # a valid request of each service
 CALLS = {
     'open_session': service_bytes.open_request(
-        SessionRequest('robot_1', 1, 3, ROBOT.reply(3), NAMES, NAMES, (), 30.0)
+        session_request('robot_1', 3, ROBOT.reply(3), NAMES)
     ),
     'close_session': service_bytes.close_request('robot_1', 3),
     'reset_episode': service_bytes.encode(

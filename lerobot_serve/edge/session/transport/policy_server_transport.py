@@ -12,14 +12,10 @@ import contextlib
 from functools import partial
 from typing import NamedTuple
 
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services import action_range
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.robot import unit_check
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.unit_check import UnitFit
@@ -37,7 +33,7 @@ class _Session(NamedTuple):
     """The session requested last, and the client of its server."""
 
     client: ServerClient
-    request: SessionRequest
+    request: OpenSessionRequest
 
 
 class PolicyServerTransport:
@@ -51,7 +47,7 @@ class PolicyServerTransport:
         link: ServerLink,
         robot: RobotDescription,
         *,
-        session_request: Callable[[int, str], SessionRequest],
+        session_request: Callable[[int, str], OpenSessionRequest],
         rate_warnings: Callable[[int], Iterable[str]],
         logs: Logs,
     ) -> None:
@@ -96,8 +92,7 @@ class PolicyServerTransport:
         SessionRefused for a range far beyond them in an undeclared unit.
         """
         try:
-            pairs = [(each.key, bytes(each.value)) for each in reply.extensions]
-            policy = action_range.find(pairs)
+            policy = action_range.find(reply.extensions)
         except ValueError as error:
             self._logs.info(f'{server}: {error}; units not compared')
             return

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.edge.session.servers import Loss
 from lerobot_serve_interfaces.srv import OpenSession, ResetEpisode
 
@@ -22,10 +22,10 @@ class ServerClient(Protocol):
     def is_available(self) -> bool: ...
 
     def open(
-        self, session_request: SessionRequest, timeout_s: float, /
+        self, session_request: OpenSessionRequest, timeout_s: float, /
     ) -> OpenSession.Response: ...
 
-    def close(self, session_request: SessionRequest, timeout_s: float, /) -> object: ...
+    def close(self, session_request: OpenSessionRequest, timeout_s: float, /) -> object: ...
 
     def probe(self, on_reply: Callable[[], None], /) -> None: ...
 

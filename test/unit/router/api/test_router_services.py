@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.contract.session_request import session_request
 from support.router.episodes import request
 from support.router.router_core_rig import RoutingRig
 
 from lerobot_serve.contract.limits import REASON_LIMIT
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.router.api.services import RouterServices
 from lerobot_serve.router.api.slot_commands import SlotCommandRejected
 from lerobot_serve.router.core import RouterCore
@@ -80,10 +82,10 @@ class Host:
         self.warned.append(text)
 
 
-def read_ask(request: OpenSession.Request) -> SessionRequest:
+def read_ask(request: OpenSession.Request) -> OpenSessionRequest:
     names = tuple(request.action_names)
-    return SessionRequest(
-        request.client_id, 1, request.session_epoch, request.reply_topic, names, names, (), 10.0
+    return session_request(
+        request.client_id, request.session_epoch, request.reply_topic, names, fps=10.0
     )
 
 
@@ -103,7 +105,7 @@ class Rig:
 
     @staticmethod
     def opened(open_session):
-        def act(ask: SessionRequest, timeout_s: float) -> OpenSession.Response:
+        def act(ask: OpenSessionRequest, timeout_s: float) -> OpenSession.Response:
             open_session(ask, timeout_s)
             return OpenSession.Response(accepted=True, observation_steps=1, chunk_size=10)
 
@@ -164,7 +166,7 @@ def test_who_is_refused_leaves_no_topic_behind(rig):
 def test_a_refusal_in_any_language_is_one_that_clients_read(rig):
     reason = '任务不同' * 500
 
-    def refuse(_) -> SessionRequest:
+    def refuse(_) -> OpenSessionRequest:
         raise SessionRefused(Refusal.TASK_PINNED, reason)
 
     rig.services._read_request = refuse
