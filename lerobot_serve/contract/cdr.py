@@ -28,6 +28,8 @@ START = len(ENCAPSULATION)
 PADDING = tuple(b'\x00' * n for n in range(8))
 UINT32 = struct.Struct('<I')
 FLOAT32 = np.dtype('<f4')
+# the bytes of a message, or a view of them in the memory of another
+Raw = bytes | memoryview
 
 
 class CdrWriter:
@@ -138,7 +140,7 @@ class CdrReader:
 
     __slots__ = ('_at', '_end', '_raw')
 
-    def __init__(self, raw: bytes | memoryview) -> None:
+    def __init__(self, raw: Raw) -> None:
         if raw[:2] != ENCAPSULATION[:2]:
             raise Malformed(
                 'encapsulation',

@@ -22,6 +22,7 @@ import socket
 import threading
 import time
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.errors import UserError
 from lerobot_serve.local import frames
 from lerobot_serve.local.access import Access
@@ -53,7 +54,7 @@ class LocalEndpoint:
     def __init__(
         self,
         access: Access,
-        on_request: Callable[[memoryview | bytes], None],
+        on_request: Callable[[Raw], None],
         on_drop: Callable[[str], None],
         folder: str = '',
     ) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.local.access import access_of_group
 from lerobot_serve.local.endpoint import LocalEndpoint
 from lerobot_serve.local.path import LocalPath, MakePath
@@ -68,7 +69,7 @@ def local_paths(
 
 def serve_locally(
     parameters: LocalParameters,
-    on_request: Callable[[bytes | memoryview], None],
+    on_request: Callable[[Raw], None],
     on_drop: Callable[[str], None],
 ) -> LocalEndpoint | None:
     """Return the local path of a server; None where it offers none. Raises UserError."""

@@ -16,6 +16,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+from typing import Any
 import weakref
 
 import numpy as np
@@ -171,7 +172,7 @@ class ReadPage:
         self._check(size)
         if self._lease and self._lease():
             raise ValueError('the page is in use')
-        request = np.frombuffer(self._memory, np.uint8, size, HEADER_BYTES)
+        request: Any = np.frombuffer(self._memory, np.uint8, size, HEADER_BYTES)
         self._lease = weakref.ref(request, self._freed())
         # a view of numpy would refer to the memory alone, and the page seem free
         return memoryview(request).toreadonly()

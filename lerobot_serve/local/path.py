@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.local import frames
 from lerobot_serve.local.access import Access, SAME_USER
 from lerobot_serve.local.frames import Frame
@@ -66,7 +67,7 @@ class LocalConnection:
         if self._answer != frames.WELCOME:
             raise NotAttached(self._answer[1:].decode(errors='replace'))
 
-    def send(self, raw: bytes, lifespan_s: float) -> bool:
+    def send(self, raw: Raw, lifespan_s: float) -> bool:
         """Send a request; return False where it must take the link around this path."""
         if self.is_closed:
             return False
@@ -189,7 +190,7 @@ class LocalPath:
         if is_current and is_lost:
             self._on_lost()
 
-    def send(self, raw: bytes) -> bool:
+    def send(self, raw: Raw) -> bool:
         """Send a request; return False where it must take the link around this path."""
         connection = self._connection
         return connection is not None and connection.send(raw, self._lifespan_s)

@@ -19,6 +19,7 @@ from builtin_interfaces.msg import Time
 from lifecycle_msgs.msg import State
 from rclpy.callback_groups import ReentrantCallbackGroup
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
@@ -310,7 +311,7 @@ class PolicyRouter(LifecycleNode):
 
     # data path: intake
 
-    def _on_observation(self, raw: bytes | memoryview) -> None:
+    def _on_observation(self, raw: Raw) -> None:
         core = self.core
         if core:
             with self._intake_lock:

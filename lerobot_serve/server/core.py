@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import time
 from typing import NamedTuple
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path.chunk import Chunk, retry_after
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.observation import read_queue_remaining
@@ -86,7 +87,7 @@ class ServerCore:
 
     # intake thread
 
-    def enqueue(self, raw: bytes, now_ns: int, *, may_serve: bool = False) -> Arrival | None:
+    def enqueue(self, raw: Raw, now_ns: int, *, may_serve: bool = False) -> Arrival | None:
         """
         Queue a request. Return it with its reply if it is refused at once; if the calling thread
         `may_serve`, return it without a reply where that thread is to serve it now.
@@ -128,7 +129,7 @@ class ServerCore:
         return None
 
     def _over_quota(
-        self, raw: bytes, client_id: str, now_ns: int, *, has_record: bool = True
+        self, raw: Raw, client_id: str, now_ns: int, *, has_record: bool = True
     ) -> Chunk | None:
         """Count a request for the quotas of its client; return the reply if they are used up."""
         over = self.quotas.admit(client_id, len(raw), now_ns)
@@ -143,7 +144,7 @@ class ServerCore:
         quick = self._statistics.service_s() <= RECEIVING_THREAD_SERVICE_S
         return self.description.any_thread and quick
 
-    def _send_no_session(self, raw: bytes, client_id: str, header: Header, now_ns: int) -> None:
+    def _send_no_session(self, raw: Raw, client_id: str, header: Header, now_ns: int) -> None:
         """Reply NO_SESSION at once, so that the client opens another session."""
         is_request = header.msg_type == MsgType.OBSERVATION
         epoch = header.session_epoch
@@ -190,11 +191,11 @@ class ServerCore:
         self._statistics.record_arrival(now_ns, superseded=False)
         return None
 
-    def _refusal_chunk(self, raw: bytes, refusal: SessionRefused) -> Chunk:
+    def _refusal_chunk(self, raw: Raw, refusal: SessionRefused) -> Chunk:
         self._statistics.record_drop('draining', has_request_record=True)
         return self._error_chunk(raw, Status.DRAINING, str(refusal))
 
-    def _error_chunk(self, raw: bytes, status: Status, text: str) -> Chunk:
+    def _error_chunk(self, raw: Raw, status: Status, text: str) -> Chunk:
         return error_chunk(
             raw, status, text, slot=self.worker.slot, policy=self.description.fingerprint
         )

@@ -18,7 +18,7 @@ import time
 from lifecycle_msgs.msg import State
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 
-from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.cdr import encodable_text, Raw
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
@@ -305,7 +305,7 @@ class PolicyServer(LifecycleNode):
 
     # data path, threads of the links
 
-    def _on_observation(self, raw: bytes | memoryview) -> None:
+    def _on_observation(self, raw: Raw) -> None:
         core = self.core
         if core is None:
             self._statistics.record_drop('no_session')

@@ -8,7 +8,7 @@ from functools import lru_cache
 import struct
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
-from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part
+from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part, Raw
 from lerobot_serve.contract.data_path.header import (
     Envelope,
     Header,
@@ -91,7 +91,7 @@ def _texts(phase: int, task: str, prefix_policy: str) -> bytes:
     return packed_part(phase, write)
 
 
-def read_queue_remaining(raw: bytes) -> tuple[Envelope, float]:
+def read_queue_remaining(raw: Raw) -> tuple[Envelope, float]:
     """
     Return the envelope of a request and the remaining queue of its robot, without decoding the
     rest. Raises Malformed.
@@ -102,7 +102,7 @@ def read_queue_remaining(raw: bytes) -> tuple[Envelope, float]:
     return start, queue_remaining_s
 
 
-def read_extension(raw: bytes, key: str) -> Uint8Array | None:
+def read_extension(raw: Raw, key: str) -> Uint8Array | None:
     """
     Return the bytes of the extension with this key, None without one, without decoding the rest.
     Raises Malformed.
@@ -129,7 +129,7 @@ def check_type(msg_type: int) -> None:
         )
 
 
-def decode(raw: bytes) -> Observation:
+def decode(raw: Raw) -> Observation:
     """Return the request whose arrays are views of `raw`. Raises Malformed."""
     reader = CdrReader(raw)
     header, client_id, episode_id = read_envelope_fields(reader)

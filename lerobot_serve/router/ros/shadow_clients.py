@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from rclpy.node import Node
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.ros import qos
@@ -41,7 +42,7 @@ class ShadowSession:
     def __init__(
         self,
         client: SessionClient | QueuedSessionClient,
-        send: Callable[[bytes], None],
+        send: Callable[[Raw], None],
         reply_topic: Callable[[OpenSessionRequest], str],
         is_matched: Callable[[float], bool],
         unmatched_text: str,
@@ -92,7 +93,7 @@ class ShadowClients:
         }
 
     def _make_session(
-        self, node: Node, name: str, client: SessionClient, send: Callable[[bytes], None]
+        self, node: Node, name: str, client: SessionClient, send: Callable[[Raw], None]
     ) -> ShadowSession:
         topic = TOPICS[name]
         full = node.resolve_topic_name(topic)

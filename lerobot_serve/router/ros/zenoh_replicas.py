@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 import zenoh
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.names import node_name
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.local.path import MakePath
@@ -61,9 +62,9 @@ class ZenohReplicaClient(QueuedSessionClient):
         """Wait until the server reads the requests."""
         return self.wait_until_matched(lambda: int(self.is_available()), timeout_s)
 
-    def send_shadow(self, raw: bytes) -> None:
+    def send_shadow(self, raw: Raw) -> None:
         """Publish the bytes of an Observation behind all other traffic."""
-        self._shadow_requests.put(raw)
+        self._shadow_requests.put(bytes(raw))
 
     def destroy_endpoints(self) -> None:
         self._shadow_requests.undeclare()
@@ -154,7 +155,7 @@ def deposit_reply(on_reply: OnReply, server: str, _: str, raw: bytes) -> None:
 
 
 def shadow_session(
-    client: ZenohReplicaClient, purpose: str, send: Callable[[bytes], None]
+    client: ZenohReplicaClient, purpose: str, send: Callable[[Raw], None]
 ) -> ShadowSession:
     """Return the sessions of a client whose replies arrive for this purpose."""
     return ShadowSession(

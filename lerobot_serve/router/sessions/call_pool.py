@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession, ResetEpisode
@@ -40,7 +41,7 @@ class ReplicaClient(Protocol):
 
     def is_matched(self, timeout_s: float) -> bool: ...
 
-    def send(self, raw: bytes) -> None: ...
+    def send(self, raw: Raw) -> None: ...
 
 
 class ReplicaCallPool:

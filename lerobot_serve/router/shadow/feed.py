@@ -18,6 +18,7 @@ import threading
 
 from msgspec import structs
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk, ReplySummary
@@ -85,7 +86,7 @@ class ShadowFeed(RequestObserver):
     # the data path's threads
 
     def on_requested(
-        self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
+        self, session: ClientSession, raw: Raw, header: Header, executed: ExecutionReport | None
     ) -> None:
         """Queue a request, if it is sampled, and its execution report."""
         start = Envelope(header, session.request.client_id, session.episode_id)
@@ -180,7 +181,7 @@ class ShadowFeed(RequestObserver):
         """End the current wait; any thread."""
         self._deposits.put(None)
 
-    def _send_request(self, session: ClientSession, raw: bytes, start: Envelope) -> None:
+    def _send_request(self, session: ClientSession, raw: Raw, start: Envelope) -> None:
         self._forget_request()
         if not self._open_shadow(session.request):
             self._record_unsent(start, 'shadow_no_session')
@@ -212,7 +213,7 @@ class ShadowFeed(RequestObserver):
     def _wants_second_draw(self, session: ClientSession, key: RequestKey) -> bool:
         return bool(self._stochastic) and is_drawn_twice(key, self.rules.shadow_spread_percent)
 
-    def _send_second_draw(self, session: ClientSession, raw: bytes, start: Envelope) -> None:
+    def _send_second_draw(self, session: ClientSession, raw: Raw, start: Envelope) -> None:
         """Send the request to the live policy under another client_id for a second draw."""
         client, name = self._second_draw_client(session), second_draw_client_id(start.client_id)
         if client is None or len(name.encode()) > ID_LIMIT:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.router.replicas.replica import Replica
@@ -34,7 +35,7 @@ class ShadowClient(Protocol):
 
     def close(self, session_request: OpenSessionRequest, timeout_s: float) -> object: ...
 
-    def send(self, raw: bytes) -> None: ...
+    def send(self, raw: Raw) -> None: ...
 
 
 class ShadowSessions:
