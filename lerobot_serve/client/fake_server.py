@@ -18,6 +18,7 @@ from lerobot_serve.client.connection import Connection
 from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.results import policy_info, PolicyInfo
 from lerobot_serve.client.settings import client_settings
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
@@ -210,9 +211,9 @@ class FakeLink:
     def encode(self, observation: Observation) -> bytes:
         return wire_observation.encode(observation)
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: Outgoing) -> None:
         self._check_there()
-        self._server.receive(wire_observation.decode(raw))
+        self._server.receive(wire_observation.decode(bytes(raw)))
 
     def close(self) -> None:
         self.is_closed = True

@@ -16,6 +16,7 @@ from typing import Protocol
 import zenoh
 
 from lerobot_serve.client.results import policy_info, PolicyInfo
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.names import KEY_ROOT
@@ -76,10 +77,10 @@ class ServerLink(Protocol):
     def wait_until_matched(self, timeout_s: float, /) -> bool:
         """Wait until the server reads what is sent; return False after the timeout."""
 
-    def encode(self, observation: Observation, /) -> bytes:
+    def encode(self, observation: Observation, /) -> Outgoing:
         """Return the bytes of a request, which is sent next or not at all. Raises Unencodable."""
 
-    def send(self, raw: bytes, /) -> None:
+    def send(self, raw: Outgoing, /) -> None:
         """Send the bytes of a request. Raises ServerUnreachable."""
 
     def close(self) -> None:
@@ -116,10 +117,10 @@ class ZenohServerLink:
         self.open = self._client.open
         self.close_session = self._client.close
         self.reset = self._client.reset
-        self.encode = wire_observation.encode
+        self.encode = wire_observation.encode_parts
         self.reply_topic = partial(self._replies.topic, server)
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: Outgoing) -> None:
         """Publish a request. Raises ServerUnreachable for a link that is closed."""
         try:
             self._client.send(raw)

@@ -12,7 +12,7 @@ builds them, a function with a cache keeps them, and `CdrWriter.append_part` app
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import struct
 from typing import Any
 
@@ -30,6 +30,28 @@ UINT32 = struct.Struct('<I')
 FLOAT32 = np.dtype('<f4')
 # the bytes of a message, or a view of them in the memory of another
 Raw = bytes | memoryview
+
+
+class Parts:
+    """
+    A message that is not joined yet: `bytes()` does, and copies it once. Its buffers must not
+    change until it is sent.
+    """
+
+    __slots__ = ('_size', 'buffers')
+
+    def __init__(self, buffers: Sequence[bytes | memoryview], size: int) -> None:
+        self.buffers, self._size = buffers, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return b''.join(self.buffers)
+
+
+# what a link sends
+Outgoing = Raw | Parts
 
 
 class CdrWriter:
@@ -113,6 +135,9 @@ class CdrWriter:
 
     def finish(self) -> bytes:
         return b''.join(self._parts)
+
+    def parts(self) -> Parts:
+        return Parts(self._parts, START + self._size)
 
 
 def encodable_text(text: str, limit: int = TEXT_LIMIT) -> str:

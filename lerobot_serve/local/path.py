@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 
-from lerobot_serve.contract.cdr import Raw
+from lerobot_serve.contract.cdr import Outgoing, Parts
 from lerobot_serve.local import frames
 from lerobot_serve.local.access import Access, SAME_USER
 from lerobot_serve.local.frames import Frame
@@ -67,14 +67,15 @@ class LocalConnection:
         if self._answer != frames.WELCOME:
             raise NotAttached(self._answer[1:].decode(errors='replace'))
 
-    def send(self, raw: Raw, lifespan_s: float) -> bool:
+    def send(self, raw: Outgoing, lifespan_s: float) -> bool:
         """Send a request; return False where it must take the link around this path."""
         if self.is_closed:
             return False
         expires_ns = time.monotonic_ns() + int(lifespan_s * 1e9)
         with self._lock:
             try:
-                written = self._pages.write((raw,), len(raw))
+                parts = raw.buffers if isinstance(raw, Parts) else (raw,)
+                written = self._pages.write(parts, len(raw))
             except OSError:
                 # no memory
                 return False
@@ -190,7 +191,7 @@ class LocalPath:
         if is_current and is_lost:
             self._on_lost()
 
-    def send(self, raw: Raw) -> bool:
+    def send(self, raw: Outgoing) -> bool:
         """Send a request; return False where it must take the link around this path."""
         connection = self._connection
         return connection is not None and connection.send(raw, self._lifespan_s)

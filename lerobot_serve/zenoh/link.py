@@ -19,7 +19,7 @@ from typing import Any
 import zenoh
 from zenoh.handlers import Callback
 
-from lerobot_serve.contract.cdr import Raw
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.names import file_name
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
@@ -198,7 +198,7 @@ class ZenohLink:
             self._session.close()
 
 
-def forwarded(raw: Raw) -> bytes | zenoh.ZBytes:
+def forwarded(raw: Outgoing) -> bytes | zenoh.ZBytes:
     """
     Return what to put so that these bytes are sent. A thread that sends what it receives passes
     the payload on, which is not copied and remains where it is in shared memory.

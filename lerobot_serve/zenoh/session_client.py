@@ -11,7 +11,7 @@ from collections.abc import Callable
 import time
 from typing import Any, Protocol
 
-from lerobot_serve.contract.cdr import Raw
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
@@ -164,12 +164,12 @@ class ZenohSessionClient:
             time.sleep(MATCH_POLL_S)
         return True
 
-    def send(self, raw: Raw) -> None:
+    def send(self, raw: Outgoing) -> None:
         """Send the bytes of an Observation: on the local path, or published."""
         if not self.local.send(raw):
             self._publish(raw)
 
-    def _publish(self, raw: Raw) -> None:
+    def _publish(self, raw: Outgoing) -> None:
         """Wait for the link."""
         self._requests.put(forwarded(raw))
 
@@ -222,7 +222,7 @@ class QueuedSessionClient(ZenohSessionClient):
             self._requests.put, on_drop, limit=QUEUED_REQUESTS, lifespan_s=lifespan_s
         )
 
-    def _publish(self, raw: Raw) -> None:
+    def _publish(self, raw: Outgoing) -> None:
         """Queue the bytes of an Observation."""
         # here, since only the thread that receives has the payload
         self._sender.send(forwarded(raw))

@@ -24,7 +24,7 @@ from lerobot_serve.client.gateway_link.channel import call_error, GatewayChannel
 from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.results import GatewayAgreement
 from lerobot_serve.client.settings import CLIENT_PREFIX
-from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.cdr import encodable_text, Outgoing
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.header import Envelope
 from lerobot_serve.contract.data_path.observation import Observation
@@ -164,12 +164,12 @@ class GatewayServerLink:
         self._request = Envelope(observation.header, observation.client_id, observation.episode_id)
         return raw
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: Outgoing) -> None:
         """Send what was encoded last. Raises ServerUnreachable without a stream."""
         call = self._call
         if call is None:
             raise ServerUnreachable(f'{self._channel.address.url}: the stream has ended')
-        call.send(raw)
+        call.send(bytes(raw))
 
     def wait_until_matched(self, _: float) -> bool:
         """Return True: the stream that opened the session carries its requests."""

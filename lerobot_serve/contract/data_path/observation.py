@@ -8,7 +8,7 @@ from functools import lru_cache
 import struct
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
-from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part, Raw
+from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part, Parts, Raw
 from lerobot_serve.contract.data_path.header import (
     Envelope,
     Header,
@@ -58,6 +58,11 @@ class Observation:
 
 def encode(observation: Observation) -> bytes:
     """Return the CDR bytes; each image is copied once. Raises Unencodable."""
+    return bytes(encode_parts(observation))
+
+
+def encode_parts(observation: Observation) -> Parts:
+    """Return the CDR bytes as parts; no image is copied. Raises Unencodable."""
     if observation.state.ndim != 2 or not len(observation.state):
         raise Unencodable(
             f'state must be observations x values, got the shape {observation.state.shape}'
@@ -79,7 +84,7 @@ def encode(observation: Observation) -> bytes:
     writer.floats(observation.state, ACTION_VALUES_LIMIT, 'state')
     write_images(writer, observation.images)
     write_extensions(writer, observation.extensions)
-    return writer.finish()
+    return writer.parts()
 
 
 @lru_cache(maxsize=64)

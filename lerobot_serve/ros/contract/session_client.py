@@ -15,7 +15,7 @@ from typing import Any
 from rclpy.node import Node
 from rclpy.task import Future
 
-from lerobot_serve.contract.cdr import Raw
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
@@ -171,12 +171,12 @@ class SessionClient:
     def _are_read(self) -> bool:
         return all(publisher.get_subscription_count() for publisher in self._publishers)
 
-    def send(self, raw: Raw) -> None:
+    def send(self, raw: Outgoing) -> None:
         """Send the bytes of an Observation: on the local path, or published."""
         if not self.local.send(raw):
             self._requests.publish(bytes(raw))
 
-    def send_shadow(self, raw: Raw) -> None:
+    def send_shadow(self, raw: Outgoing) -> None:
         """Publish the bytes of an Observation, best effort: it may be lost and never blocks."""
         self._shadow_requests.publish(bytes(raw))
 
