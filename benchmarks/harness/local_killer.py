@@ -14,6 +14,7 @@ import json
 import os
 from pathlib import Path
 import random
+import select
 import signal
 import sys
 import threading
@@ -33,7 +34,9 @@ LIMIT_S = 10.0
 ATTACH_LIMIT_S = 0.3
 
 
-NEVER_MET = b'-'
+NEVER_MET, MET = b'-', b'+'
+# of the kills, those that wait until both ends have met
+LATE_SHARE = 0.8
 
 
 def serve(offers: int, seen: int) -> None:
@@ -59,6 +62,7 @@ def request(offers: int, seen: int) -> None:
     path.accept(decode(os.read(offers, 4096)))
     if not path.is_connected:
         report(seen, NEVER_MET)
+    os.write(seen, MET)
     while not lost.is_set():
         path.send(REQUEST)
     report(seen)
@@ -102,8 +106,9 @@ def kill_once(chance: random.Random) -> float | str:
     client = start(request, offers_out, client_in)
     for each in (offers_out, server_in, client_in):
         os.close(each)
-    # the start of both takes some milliseconds
-    time.sleep(0.01 + chance.random() * LONGEST_S)
+    if chance.random() < LATE_SHARE:
+        select.select([client_out], [], [], LIMIT_S)
+    time.sleep(chance.random() * LONGEST_S)
     killed, other, seen = chance.choice(
         ((server, client, client_out), (client, server, server_out))
     )
@@ -117,7 +122,7 @@ def kill_once(chance: random.Random) -> float | str:
             os.waitpid(other, 0)
             break
         time.sleep(0.0002)
-    told = os.read(seen, 64)
+    told = os.read(seen, 64).removeprefix(MET)
     for each in (server_out, client_out):
         os.close(each)
     if told == NEVER_MET:

@@ -207,7 +207,9 @@ def make_connection(settings: ClientSettings) -> Connection:
             link = ZenohLink(settings.zenoh)
         except UserError as error:
             raise WrongSettings(str(error), '') from None
-        make_path = partial(LocalPath, lifespan_s=settings.timeout_s) if settings.local else None
+        make_path = (
+            partial(LocalPath, lifespan_s=settings.timeout_s) if settings.local_path else None
+        )
         make_link = partial(ZenohServerLink, link, settings.server, make_path)
         close = link.close
     try:

@@ -22,7 +22,7 @@ from lerobot_serve.contract.names import (
 from lerobot_serve.contract.services.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
 from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.edge.network_profiles import DEFAULT_PROFILE, PROFILES, with_profile
-from lerobot_serve.local import local_parameters as local_path
+from lerobot_serve.local import local_parameters as local
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
@@ -47,12 +47,12 @@ class EdgeParameters:
         'failover targets. zenoh:/NAME or ros:/NAME gives one a link of its own',
     )
     link: str = zenoh.link()
-    local: bool = local_path.local(
+    local_path: bool = local.local_path(
         False,
         'use the local path to servers of this host: faster, but what passes there is on no topic '
         'and in no rosbag',
     )
-    local_group: str = local_path.local_group()
+    local_group: str = local.local_group()
     zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()
     zenoh_listen: tuple[str, ...] = zenoh.zenoh_listen()
     zenoh_site: str = zenoh.zenoh_site()

@@ -88,7 +88,7 @@ class LocalEndpoint:
             listener.close()
             raise UserError(
                 f'the local path cannot listen on {self.address}: {error.strerror}; set '
-                'local_folder to a folder that this user may write, or local to false'
+                'local_folder to a folder that this user may write, or local_path to false'
             ) from None
         listener.setblocking(False)
         return listener

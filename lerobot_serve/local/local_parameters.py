@@ -13,8 +13,8 @@ from lerobot_serve.local.path import LocalPath, MakePath
 from lerobot_serve.parameters import parameter
 
 
-def local(default: bool, help_text: str) -> bool:
-    """Return the parameter `local`."""
+def local_path(default: bool, help_text: str) -> bool:
+    """Return the parameter `local_path`."""
     return parameter(default, f'{help_text}; see docs/local.md')
 
 
@@ -40,7 +40,7 @@ class PathParameters(Protocol):
     """The parameters of a node, including those of the local path."""
 
     @property
-    def local(self) -> bool: ...
+    def local_path(self) -> bool: ...
 
     @property
     def local_group(self) -> str: ...
@@ -57,7 +57,7 @@ def local_paths(
     parameters: PathParameters, lifespan_s: float, log: Callable[[str], object]
 ) -> MakePath | None:
     """Return what makes the paths of a client; None where it uses none. Raises UserError."""
-    if not parameters.local:
+    if not parameters.local_path:
         return None
     access = access_of_group(parameters.local_group)
 
@@ -73,7 +73,7 @@ def serve_locally(
     on_drop: Callable[[str], None],
 ) -> LocalEndpoint | None:
     """Return the local path of a server; None where it offers none. Raises UserError."""
-    if not parameters.local:
+    if not parameters.local_path:
         return None
     access = access_of_group(parameters.local_group)
     return LocalEndpoint(access, on_request, on_drop, parameters.local_folder)

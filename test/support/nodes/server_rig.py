@@ -78,8 +78,11 @@ class ServerRig:
     def client(self, name: str = 'tester', **ask: object) -> SmallClient:
         """Return a robot with an open session."""
         links = getattr(self.fleet, 'links', None)
+        uses_local = getattr(self.fleet, 'uses_local', False)
         link = links.link(self.name) if links else None
-        robot = SmallClient(self.node, self.name, name, link, **{'cameras': (), **ask})
+        robot = SmallClient(
+            self.node, self.name, name, link, uses_local=uses_local, **{'cameras': (), **ask}
+        )
         robot.open()
         return robot
 

@@ -23,6 +23,7 @@ from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Flag, MsgType
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
+from lerobot_serve.local.path import LocalPath
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.session_client import SessionClient
@@ -47,9 +48,11 @@ class SmallClient:
         server: str,
         name: str = 'tester',
         link: ZenohLink | None = None,
+        *,
+        uses_local: bool = False,
         **ask: object,
     ) -> None:
-        """Over ROS 2 without a `link`."""
+        """Over ROS 2 without a `link`; `uses_local`: and on the local path."""
         topic = f'/{name}/action_chunk'
         # a process of its own, as the server sees it
         instance = zlib.crc32(name.encode())
@@ -71,6 +74,8 @@ class SmallClient:
             self._answers = self._subscribe_over_zenoh(link, server, name)
         else:
             self._sessions = SessionClient(node, server, lifespan_s=3.0)
+            if uses_local:
+                self._sessions.local = LocalPath(self.chunks.put, lambda: None, lifespan_s=3.0)
             self._answers = node.create_subscription(
                 ActionChunk, topic, self.chunks.put, qos.ACTION_CHUNK, raw=True
             )
