@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 from typing import Protocol
 
 import zenoh
@@ -25,7 +24,6 @@ from lerobot_serve.contract.records import (
     ResetEpisodeRequest,
     ResetEpisodeResponse,
 )
-from lerobot_serve.contract.services import client_messages as services
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.zenoh.keys import Role, server_of
 from lerobot_serve.zenoh.link import first_sentence, ZenohLink
@@ -91,10 +89,9 @@ class ZenohServerLink:
     def __init__(
         self, link: ZenohLink, server: str, client_id: str, callbacks: LinkCallbacks
     ) -> None:
-        messages: ModuleType = services
         self._link, self._server = link, server
         self._client = ZenohSessionClient(
-            link, server, Role.ROBOT, client_id, messages, callbacks.on_presence
+            link, server, Role.ROBOT, client_id, callbacks.on_presence
         )
         self._replies = ZenohReplies(
             link,
