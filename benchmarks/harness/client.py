@@ -21,7 +21,6 @@ from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
@@ -149,9 +148,7 @@ class ZenohConnection:
     ) -> None:
         self.server = server
         self._link = ZenohLink(ZenohSettings(connect=(endpoint,), shared_memory=shared_memory))
-        self.sessions = ZenohSessionClient(
-            self._link, server, Role.ROBOT, name, service_bytes, lambda _: None
-        )
+        self.sessions = ZenohSessionClient(self._link, server, Role.ROBOT, name, lambda _: None)
         self._replies = ZenohReplies(
             self._link,
             {server: self.sessions.keys},

@@ -59,7 +59,9 @@ def request(offers: int, seen: int) -> None:
     """Send requests until the server has gone; then write the time. Never returns."""
     lost = threading.Event()
     path = LocalPath(lambda _: None, lost.set, lifespan_s=LIMIT_S)
-    path.accept(decode(os.read(offers, 4096)))
+    offer = decode(os.read(offers, 4096))
+    if offer:
+        path.use(offer)
     if not path.is_connected:
         report(seen, NEVER_MET)
     os.write(seen, MET)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 from typing import Protocol
 
 import zenoh
@@ -26,7 +25,6 @@ from lerobot_serve.contract.records import (
     ResetEpisodeRequest,
     ResetEpisodeResponse,
 )
-from lerobot_serve.contract.services import client_messages as services
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.local.path import MakePath
 from lerobot_serve.zenoh.keys import Role, server_of
@@ -99,10 +97,9 @@ class ZenohServerLink:
         callbacks: LinkCallbacks,
     ) -> None:
         """`make_path` makes the local path to a server of this host; None: without."""
-        messages: ModuleType = services
         self._link, self._server = link, server
         self._client = ZenohSessionClient(
-            link, server, Role.ROBOT, client_id, messages, callbacks.on_presence
+            link, server, Role.ROBOT, client_id, callbacks.on_presence
         )
         if make_path:
             on_lost = partial(callbacks.on_presence, False)

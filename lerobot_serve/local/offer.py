@@ -7,14 +7,14 @@ and the token of the session. A client elsewhere cannot connect there, and ignor
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import msgspec
 
+from lerobot_serve.contract.records import Extension
 from lerobot_serve.local.frames import TOKEN_BYTES
 
 KEY = 'lerobot_serve.local'
-E = TypeVar('E')
 # a path of a Unix socket; one that begins with @ has no file
 Address = Annotated[str, msgspec.Meta(min_length=2, max_length=107)]
 Token = Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
@@ -32,13 +32,12 @@ def encode(offer: Offer) -> bytes:
     return msgspec.json.encode(offer)
 
 
-def take(extensions: Iterable[E]) -> tuple[Offer | None, list[E]]:
+def take(extensions: Iterable[Extension]) -> tuple[Offer | None, list[Extension]]:
     """Return the offer among extensions, None without one that can be read, and the others."""
     offer, others = None, []
     for each in extensions:
-        content: Any = each
-        if content.key == KEY:
-            offer = decode(bytes(content.value))
+        if each.key == KEY:
+            offer = decode(bytes(each.value))
         else:
             others.append(each)
     return offer, others

@@ -13,11 +13,14 @@ import socket
 import threading
 import time
 
+from msgspec.structs import replace
+
 from lerobot_serve.contract.cdr import Outgoing, Parts
+from lerobot_serve.contract.records import OpenSessionResponse
 from lerobot_serve.local import frames
 from lerobot_serve.local.access import Access, SAME_USER
 from lerobot_serve.local.frames import Frame
-from lerobot_serve.local.offer import Offer, socket_address
+from lerobot_serve.local.offer import Offer, socket_address, take
 from lerobot_serve.local.pages import WrittenPage, WrittenPages
 
 CONNECT_TIMEOUT_S = 1.0
@@ -154,10 +157,18 @@ class LocalPath:
     def is_connected(self) -> bool:
         return self._connection is not None
 
-    def accept(self, offer: Offer | None) -> None:
-        """Use what a server offers with a session, if this process can. Blocks for a moment."""
-        if offer is None:
-            return
+    def accept(self, reply: OpenSessionResponse) -> OpenSessionResponse:
+        """
+        Use what a server offers with a session, if this process can; return the reply without the
+        offer, which is for this client alone. Blocks for a moment.
+        """
+        offered, others = take(reply.extensions)
+        if offered:
+            self.use(offered)
+        return replace(reply, extensions=tuple(others))
+
+    def use(self, offer: Offer) -> None:
+        """Use an offer, if this process can. Blocks for a moment."""
         with self._opening:
             try:
                 self._attach(offer)
@@ -206,7 +217,7 @@ class LocalPath:
 class NoPath(LocalPath):
     """A path that is never used."""
 
-    def accept(self, offer: Offer | None) -> None:
+    def use(self, offer: Offer) -> None:
         pass
 
 

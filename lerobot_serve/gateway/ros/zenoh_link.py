@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
 
-from lerobot_serve.contract.services import client_messages
 from lerobot_serve.gateway.router.server_link import LinkCallbacks, Presence
 from lerobot_serve.local.path import MakePath
 from lerobot_serve.zenoh.link import ZenohLink
@@ -36,13 +34,11 @@ class ZenohServerLink:
         `on_drop` gets `link_full` for a request that waited for `lifespan_s`; any thread.
         `make_path` makes the local path to a server of this host; None: without.
         """
-        messages: ModuleType = client_messages
         self.server, self._link, self._callbacks = server, link, callbacks
         self._client = QueuedSessionClient(
             link,
             server,
             gateway,
-            messages,
             self._on_presence,
             on_drop=on_drop,
             lifespan_s=lifespan_s,

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert and check session requests. Pure; any thread."""
+"""Records as messages of ROS 2 and back, and checks of a session request. Pure; any thread."""
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 from diagnostic_msgs.msg import KeyValue
+from msgspec import Struct
 from msgspec.structs import replace
 from rclpy.serialization import deserialize_message, serialize_message
 
-from lerobot_serve.contract.codec import decode
-from lerobot_serve.contract.errors import Unencodable
+from lerobot_serve.contract.codec import decode, encode
 from lerobot_serve.contract.limits import ID_LIMIT, KEY_LIMIT, TASK_LIMIT
 from lerobot_serve.contract.names import is_printable
 from lerobot_serve.contract.records import Extension, OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services import client_messages
 from lerobot_serve.contract.services.session import (
     SESSION_EXTENSION_BYTES_LIMIT,
     SESSION_EXTENSIONS_LIMIT,
@@ -25,6 +26,8 @@ from lerobot_serve.contract.services.session import (
 from lerobot_serve_interfaces.msg import Extension as ExtensionMessage
 from lerobot_serve_interfaces.srv import OpenSession
 
+M = TypeVar('M')
+R = TypeVar('R')
 # number of state, action or camera names; each name has at most ID_LIMIT bytes
 NAMES_LIMIT = 1024
 TEXT_LIMITS = {
@@ -62,7 +65,7 @@ def session_request_from_message(message: OpenSession.Request) -> OpenSessionReq
             check_text(field, text, ID_LIMIT)
     check_tags(message.tags)
     check_extensions(message.extensions)
-    request = decode(OpenSessionRequest, bytes(serialize_message(message)))
+    request = record_of(message, OpenSessionRequest)
     # a session outlives the bytes of its request
     extensions = tuple(Extension(each.key, bytes(each.value)) for each in request.extensions)
     return replace(request, extensions=extensions)
@@ -117,14 +120,12 @@ def check_extensions(extensions: list[ExtensionMessage]) -> None:
             )
 
 
-def message_from_session_request(session_request: OpenSessionRequest) -> OpenSession.Request:
-    """
-    Return the request message of OpenSession. Raises SessionRefused for a value that no message
-    may have.
-    """
-    try:
-        raw = client_messages.open_request(session_request)
-    except Unencodable as error:
-        raise SessionRefused(Refusal.BAD_REQUEST, str(error)) from None
-    message: OpenSession.Request = deserialize_message(raw, OpenSession.Request)
+def message_of(record: Struct, kind: type[M]) -> M:
+    """Return a record as a message of ROS 2. Raises Unencodable."""
+    message: M = deserialize_message(encode(record), kind)
     return message
+
+
+def record_of(message: Any, kind: type[R]) -> R:
+    """Return a message of ROS 2 as a record. Raises Malformed."""
+    return decode(kind, bytes(serialize_message(message)))

@@ -16,9 +16,9 @@ from rclpy.subscription import Subscription
 
 from lerobot_serve.contract.names import ros_token
 from lerobot_serve.contract.records import OpenSessionRequest, ServerStatus
+from lerobot_serve.contract.services.messages import read
 from lerobot_serve.local.path import MakePath
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.service_bytes import read_status
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.topics.dedicated_subscription import (
     DedicatedSubscriptions,
@@ -101,7 +101,7 @@ class ReplicaClients:
 
     def _on_status(self, on_status: OnStatus, server: str, raw: bytes) -> None:
         try:
-            status = read_status(raw)
+            status = read(ServerStatus, raw)
         except ValueError:
             self._on_drop(MALFORMED_STATUS)
         else:

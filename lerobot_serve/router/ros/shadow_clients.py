@@ -16,14 +16,13 @@ from msgspec.structs import replace
 from rclpy.node import Node
 
 from lerobot_serve.contract.cdr import Raw
-from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest, OpenSessionResponse
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
 from lerobot_serve.router.ros.replica_clients import ReplicaClient
 from lerobot_serve_interfaces.msg import ActionChunk
-from lerobot_serve_interfaces.srv import OpenSession
 
 if TYPE_CHECKING:
     from lerobot_serve.zenoh.session_client import QueuedSessionClient
@@ -51,7 +50,7 @@ class ShadowSession:
         self._client, self.send, self._reply_topic = client, send, reply_topic
         self._is_matched, self._unmatched_text = is_matched, unmatched_text
 
-    def open(self, session_request: OpenSessionRequest, timeout_s: float) -> OpenSession.Response:
+    def open(self, session_request: OpenSessionRequest, timeout_s: float) -> OpenSessionResponse:
         """Open a session and return the reply. Raises SessionRefused and ServerUnreachable."""
         topic = self._reply_topic(session_request)
         request = replace(session_request, reply_topic=topic)

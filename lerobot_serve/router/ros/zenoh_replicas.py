@@ -16,16 +16,16 @@ import zenoh
 
 from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.names import node_name
-from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest, ServerStatus
+from lerobot_serve.contract.services.messages import read, SAME_VERSION
 from lerobot_serve.local.path import MakePath
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.router.ros.replica_clients import MALFORMED_STATUS, OnReply, OnStatus
 from lerobot_serve.router.ros.shadow_clients import OnReply as ShadowReply
 from lerobot_serve.router.ros.shadow_clients import rate_limited, ShadowSession
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S
-from lerobot_serve.zenoh.session_client import QueuedSessionClient, SAME_VERSION
+from lerobot_serve.zenoh.session_client import QueuedSessionClient
 from lerobot_serve.zenoh.traffic import Traffic
 
 
@@ -46,7 +46,6 @@ class ZenohReplicaClient(QueuedSessionClient):
             link,
             server,
             router,
-            service_bytes,
             lambda _: None,
             on_drop=on_drop,
             lifespan_s=lifespan_s,
@@ -118,7 +117,7 @@ class ZenohReplicas:
 
     def _on_status(self, on_status: OnStatus, server: str, _: str, raw: bytes) -> None:
         try:
-            status = service_bytes.read_status(raw)
+            status = read(ServerStatus, raw)
         except ValueError as error:
             self._on_drop(MALFORMED_STATUS)
             self._unreadable[server] = f'its status cannot be read ({error}); {SAME_VERSION}'

@@ -7,7 +7,11 @@ Sessions and replicas are written under RoutingTable.lock; replicas are called w
 
 from __future__ import annotations
 
-from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.records import (
+    GetStatusResponse,
+    OpenSessionRequest,
+    ResetEpisodeRequest,
+)
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.router.context import NodeContext
@@ -26,7 +30,6 @@ from lerobot_serve.router.sessions.opening import (
     open_in_slot,
     SlotOpening,
 )
-from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
 
 CALL_TIMEOUT_S = 1.0
 # below session_idle_s of a policy server, after which it closes an unused session
@@ -58,7 +61,7 @@ class SessionManager:
         self._compatibility = CompatibilityCheck(table, calls, context.log_warning)
 
     @property
-    def status_replies(self) -> list[GetStatus.Response]:
+    def status_replies(self) -> list[GetStatusResponse]:
         """The GetStatus replies of the slots. Any thread."""
         return [reply for _, reply in tuple(self._compatibility.known.values())]
 
@@ -164,7 +167,7 @@ class SessionManager:
         for _ in close_at_replicas(servers, session.request, self._call_pool, CALL_TIMEOUT_S):
             self._drops.add('close_unreachable')
 
-    def reset(self, request: ResetEpisode.Request) -> list[str]:
+    def reset(self, request: ResetEpisodeRequest) -> list[str]:
         """Reset the episode at all replicas of a session; return their errors."""
         session = self._table.sessions.find(request.client_id, request.session_epoch)
         if session is None:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest, OpenSessionResponse
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool, ReplicaClient
-from lerobot_serve_interfaces.srv import OpenSession
 
 # temporary refusals; any other is final
 RETRYABLE_REFUSALS = {
@@ -34,7 +33,7 @@ class SlotOpening:
     """The result in one slot: replicas that hold the session with a reply, or a refusal."""
 
     places: tuple[str, ...] = ()
-    reply: OpenSession.Response | None = None
+    reply: OpenSessionResponse | None = None
     refused: SessionRefused | None = None
 
 
@@ -56,7 +55,7 @@ def open_in_slot(
         return SlotOpening(
             refused=SessionRefused(Refusal.NOT_READY, f'slot {slot.name}: {slot.incompatibility}')
         )
-    opened: dict[str, OpenSession.Response] = {}
+    opened: dict[str, OpenSessionResponse] = {}
     tried = set(exclude)
     failure: SessionRefused | None = None
     while len(opened) < wanted and (
@@ -67,8 +66,9 @@ def open_in_slot(
         outcomes = callers.each(names, lambda client: _open(client, session_request, timeout_s))
         # all opened sessions first: a final refusal closes them again
         opened |= {n: o for n, o in outcomes.items() if not isinstance(o, Exception)}
-        for name in [name for name in names if name not in opened]:
-            failure = _as_refused(slot, name, outcomes[name])
+        failed = {n: o for n, o in outcomes.items() if isinstance(o, Exception)}
+        for name, error in failed.items():
+            failure = _as_refused(slot, name, error)
             if failure.code not in RETRYABLE_REFUSALS:
                 close_at_replicas(list(opened), session_request, callers, timeout_s)
                 raise failure
@@ -92,7 +92,7 @@ def choose_replicas(slot: Slot, exclude: set[str], count: int) -> list[Replica]:
 
 def _open(
     client: ReplicaClient, session_request: OpenSessionRequest, timeout_s: float
-) -> OpenSession.Response:
+) -> OpenSessionResponse:
     reply = open_at_replica(client, session_request, timeout_s)
     # requests are lost until the topics are matched, which may follow the service reply
     if not client.is_matched(timeout_s):
@@ -103,7 +103,7 @@ def _open(
 
 def open_at_replica(
     client: ReplicaClient, session_request: OpenSessionRequest, timeout_s: float
-) -> OpenSession.Response:
+) -> OpenSessionResponse:
     """
     Open the session at a replica, or confirm it; return the reply. Raises SessionRefused and
     ServerUnreachable.

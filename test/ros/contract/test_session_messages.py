@@ -19,7 +19,7 @@ from lerobot_serve.contract.services.session import (
     SessionRefused,
 )
 from lerobot_serve.ros.contract.session_messages import (
-    message_from_session_request,
+    message_of,
     session_request_from_message,
 )
 from lerobot_serve_interfaces.msg import Extension
@@ -56,7 +56,7 @@ def extended(*extensions: tuple[str, bytes]) -> OpenSession.Request:
 
 
 def test_what_is_asked_arrives():
-    raw = serialize_message(message_from_session_request(ASK))
+    raw = serialize_message(message_of(ASK, OpenSession.Request))
     assert session_request_from_message(deserialize_message(raw, OpenSession.Request)) == ASK
 
 

@@ -21,7 +21,7 @@ from rclpy.parameter import Parameter
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
-from lerobot_serve.ros.contract.session_messages import message_from_session_request
+from lerobot_serve.ros.contract.session_messages import message_of
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
@@ -151,7 +151,7 @@ class ServerRig:
 
     def open_session(self, ask: OpenSessionRequest) -> OpenSession.Response:
         """Return the whole reply, accepted or not."""
-        return self.ask(OpenSession, 'open_session', message_from_session_request(ask))
+        return self.ask(OpenSession, 'open_session', message_of(ask, OpenSession.Request))
 
     def drops(self) -> dict[str, int]:
         return {drop.reason: drop.count for drop in self.status().dropped}

@@ -25,7 +25,6 @@ from lerobot_serve.contract.schema import Flag, MsgType
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.local.path import LocalPath
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
@@ -85,7 +84,7 @@ class SmallClient:
 
     def _subscribe_over_zenoh(self, link: ZenohLink, server: str, name: str) -> ZenohReplies:
         self._sessions = sessions = ZenohSessionClient(
-            link, server, Role.ROBOT, name, service_bytes, lambda _: None
+            link, server, Role.ROBOT, name, lambda _: None
         )
         self.ask = structs.replace(
             self.ask, reply_topic=sessions.keys.reply(self.ask.session_epoch)

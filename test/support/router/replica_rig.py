@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from msgspec.structs import replace
 
-from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.records import GetStatusResponse, OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
@@ -54,12 +54,11 @@ class FakeReplica:
         self.resets.append(request)
         return SimpleNamespace(acknowledged=True, text='')
 
-    def status(self, timeout_s: float) -> SimpleNamespace:
+    def status(self, timeout_s: float) -> GetStatusResponse:
         self._answer('status', timeout_s)
-        return SimpleNamespace(
-            state_names=['x', 'y'],
-            action_names=list(self.action_names),
-            cameras=[],
+        return GetStatusResponse(
+            state_names=('x', 'y'),
+            action_names=self.action_names,
             observation_steps=1,
             observation_stride_steps=1,
         )

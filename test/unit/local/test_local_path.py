@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from support.waiting import wait_until
 
+from lerobot_serve.contract.records import Extension
 from lerobot_serve.errors import UserError
 from lerobot_serve.local import frames
 from lerobot_serve.local.access import Access, access_of_group
@@ -82,7 +83,7 @@ def served(**settings: Any) -> Iterator[tuple[Server, Client]]:
     """A server and a client that is attached to it."""
     server, client = Server(**settings), Client()
     try:
-        client.path.accept(server.endpoint.offer(TOPIC))
+        client.path.use(server.endpoint.offer(TOPIC))
         assert client.path.is_connected, client.log
         yield server, client
     finally:
@@ -184,7 +185,7 @@ def test_a_larger_request_replaces_a_page_that_is_too_small():
 def test_a_late_request_is_dropped_and_counted():
     server, client = Server(), Client(lifespan_s=-1.0)
     try:
-        client.path.accept(server.endpoint.offer(TOPIC))
+        client.path.use(server.endpoint.offer(TOPIC))
         assert client.path.send(b'late')
         wait_until(lambda: server.drops[EXPIRED] == 1, 'the drop of a late request')
         assert client.path._connection._pages._pages[0].is_free
@@ -224,14 +225,14 @@ def test_a_topic_without_a_session_has_no_client_and_an_old_token_is_refused():
         assert client.path.send(b'request')
         assert server.take() == b'request'
         other = Client()
-        other.path.accept(offer)
+        other.path.use(offer)
         assert not other.path.is_connected
         assert other.log == ['the local path of the server is not used: the session is over']
 
 
 def test_one_connection_has_the_sessions_of_many():
     with served() as (server, client):
-        client.path.accept(server.endpoint.offer('/second/action_chunk'))
+        client.path.use(server.endpoint.offer('/second/action_chunk'))
         assert server.endpoint.send(TOPIC, b'1')
         assert server.endpoint.send('/second/action_chunk', b'2')
         assert [client.chunks.get(timeout=10) for _ in range(2)] == [b'1', b'2']
@@ -240,7 +241,7 @@ def test_one_connection_has_the_sessions_of_many():
 def test_a_client_that_comes_back_takes_the_replies_over():
     with served() as (server, before):
         after = Client()
-        after.path.accept(server.endpoint.offer(TOPIC))
+        after.path.use(server.endpoint.offer(TOPIC))
         before.path.close()
         assert server.endpoint.send(TOPIC, b'chunk')
         assert after.chunks.get(timeout=10) == b'chunk'
@@ -252,13 +253,13 @@ def test_a_client_that_comes_back_takes_the_replies_over():
 
 def test_a_server_that_ends_says_so_and_one_that_dies_is_lost():
     server, client = Server(), Client()
-    client.path.accept(server.endpoint.offer(TOPIC))
+    client.path.use(server.endpoint.offer(TOPIC))
     server.close()
     wait_until(lambda: not client.path.is_connected, 'the end of the server')
     assert not client.lost.is_set()
     assert not client.path.send(b'request')
     server = Server()
-    client.path.accept(server.endpoint.offer(TOPIC))
+    client.path.use(server.endpoint.offer(TOPIC))
     # as the kernel does for a process that was killed
     for key in tuple(server.endpoint._selector.get_map().values()):
         if key.data:
@@ -276,7 +277,7 @@ def test_another_version_is_refused_with_both():
             token = offer.token
             peer.send(frames.ATTACH.pack(frames.Frame.ATTACH, 99, token))
             assert peer.recv(100) == frames.refused('version 99, the server has 1')
-        client.path.accept(offer)
+        client.path.use(offer)
         assert client.path.is_connected
     finally:
         client.path.close()
@@ -286,7 +287,7 @@ def test_another_version_is_refused_with_both():
 @pytest.mark.parametrize('address', ['@lerobot_serve-of-another-host', '/no/such/socket'])
 def test_a_server_of_another_host_is_no_news(address: str):
     client = Client()
-    client.path.accept(Offer(address, b'0' * frames.TOKEN_BYTES, frames.VERSION))
+    client.path.use(Offer(address, b'0' * frames.TOKEN_BYTES, frames.VERSION))
     assert not client.path.is_connected
     assert client.log == []
 
@@ -358,7 +359,7 @@ def test_a_hostile_client_is_disconnected_and_counted(frame: bytes, descriptor: 
             assert server.drops[MALFORMED] == 1
         assert server.requests.empty()
         # the other client is still served
-        client.path.accept(server.endpoint.offer(TOPIC))
+        client.path.use(server.endpoint.offer(TOPIC))
         assert client.path.send(b'request')
         assert server.take() == b'request'
         gc.collect()
@@ -423,12 +424,12 @@ def test_another_user_is_not_let_in_on_either_side():
         is_in_group = False
 
     server, client = Server(access=Denied()), Client()
-    client.path.accept(server.endpoint.offer(TOPIC))
+    client.path.use(server.endpoint.offer(TOPIC))
     assert not client.path.is_connected
     wait_until(lambda: server.drops[DENIED] == 1, 'a count')
     server.close()
     server, client = Server(), Client(access=Denied())
-    client.path.accept(server.endpoint.offer(TOPIC))
+    client.path.use(server.endpoint.offer(TOPIC))
     assert not client.path.is_connected
     assert client.log == [
         'the local path of the server is not used: the server belongs to another user'
@@ -465,11 +466,6 @@ def test_a_folder_that_is_not_there_is_refused_with_a_remedy(tmp_path):
     with pytest.raises(UserError) as refused:
         Server(folder=str(tmp_path / 'none'))
     assert 'local_folder' in str(refused.value)
-
-
-class Extension:
-    def __init__(self, key: str, value: bytes) -> None:
-        self.key, self.value = key, value
 
 
 def test_an_offer_is_taken_out_of_the_extensions():

@@ -12,7 +12,7 @@ from lerobot_serve.local.path import MakePath
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
-from lerobot_serve.zenoh.session_client import ServiceMessages, ZenohSessionClient
+from lerobot_serve.zenoh.session_client import ZenohSessionClient
 
 
 class ZenohServerLink:
@@ -23,7 +23,6 @@ class ZenohServerLink:
         link: ZenohLink,
         servers: tuple[str, ...],
         client_id: str,
-        messages: ServiceMessages,
         callbacks: ReplyCallbacks,
         make_path: MakePath | None = None,
     ) -> None:
@@ -34,7 +33,7 @@ class ZenohServerLink:
         for server in servers:
             on_presence = partial(self._on_presence, server)
             client = self.clients[server] = ZenohSessionClient(
-                link, node_name(server), Role.ROBOT, client_id, messages, on_presence
+                link, node_name(server), Role.ROBOT, client_id, on_presence
             )
             if make_path:
                 client.local = make_path(callbacks.on_chunk, partial(on_presence, False))
