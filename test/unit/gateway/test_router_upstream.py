@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 import threading
 from typing import Any
 
+from msgspec.structs import replace
 import numpy as np
 import pytest
 from support.gateway.fake_link import CAMERA, failed, FakeLink, ok, policy_reply
