@@ -15,6 +15,7 @@ import gc
 import os
 import queue
 import random
+import resource
 import socket
 import threading
 from typing import Any
@@ -38,6 +39,7 @@ from lerobot_serve.local.path import LocalPath
 
 TOPIC = '/robot/action_chunk'
 LIFESPAN_S = 10.0
+FAMILY = socket.AF_UNIX, socket.SOCK_SEQPACKET
 
 
 class Server:
@@ -96,7 +98,7 @@ def served(**settings: Any) -> Iterator[tuple[Server, Client]]:
 @contextmanager
 def raw_client(server: Server) -> Iterator[socket.socket]:
     """A client that sends what a test wants."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+    with socket.socket(*FAMILY) as peer:
         peer.connect(socket_address(server.endpoint.address))
         peer.settimeout(10)
         yield peer
@@ -426,6 +428,24 @@ def test_random_frames_end_their_connection_alone():
         assert server.take() == b'request'
         assert server.endpoint.send(TOPIC, b'chunk')
         assert client.chunks.get(timeout=10) == b'chunk'
+
+
+def test_a_client_without_a_descriptor_left_is_turned_away():
+    with served() as (server, client), socket.socket(*FAMILY) as peer:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # the lowest number that is free
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            peer.connect(socket_address(server.endpoint.address))
+            assert peer.recv(100) == b''
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert server.drops[DENIED] == 1
+        assert client.path.send(b'request')
+        assert server.take() == b'request'
+        server.endpoint.wake()
 
 
 def test_a_host_without_memory_sends_over_the_link_around(monkeypatch):
