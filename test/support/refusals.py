@@ -28,14 +28,17 @@ def refusals(
 
 
 def refused(
-    cases: Iterable[tuple[Any, ...]], act: Callable[..., object], error: type[Exception]
+    cases: Iterable[tuple[Any, ...]],
+    act: Callable[..., object],
+    error: type[Exception],
+    told: Callable[[Any], str] = str,
 ) -> str:
     """Return each case with the one line that it is refused with; fail where one is not."""
     lines = []
     for case in cases:
         with pytest.raises(error) as refusal:
             act(*case)
-        text = str(refusal.value)
+        text = told(refusal.value)
         assert len(text.splitlines()) == 1, case
         lines.append(f'{", ".join(map(repr, case))[:CASE_SHOWN]}\n  {text}\n')
     return ''.join(lines)
