@@ -248,8 +248,8 @@ NAMED = [
 
 @pytest.mark.golden
 def test_the_answer_names_who_commands_and_why(golden):
-    grants = [grant_motion(given) for given in NAMED]
-    said = [f'{grant.authority.name} {grant.cause}\n' for grant in grants]
+    grants = [(given, grant_motion(given)) for given in NAMED]
+    said = [f'{given}\n  {grant.authority.name} {grant.cause}\n' for given, grant in grants]
     golden.holds('edge/authority.txt', ''.join(said))
 
 
