@@ -43,52 +43,12 @@ def test_a_new_episode_is_placed_by_the_split():
     )
 
 
-def test_a_changed_split_does_not_move_an_episode():
-    table = PlacementTable(4)
-    place(table, 'ep_42', 'request', 30)
-    assert place(table, 'ep_42', 'request', 0) == Placement('ep_42', 29, 'a', 30, sticky=True)
-    assert place(table, 'ep_xyz', 'request', 0).slot == 'b'
-
-
-def test_a_new_episode_may_be_turned_to_the_other_slot_and_stays_there():
-    table = PlacementTable(4)
-    placement = place(table, 'ep_42', 'request', 30, turned)
-    assert placement == Placement('ep_42', 29, 'b', 30, reason='slot is drained')
-    assert place(table, 'ep_42', 'request', 100, refuse).slot == 'b'
-
-
-def test_nobody_is_asked_about_a_known_episode():
-    table = PlacementTable(4)
-    place(table, 'ep_42', 'request', 30)
-    assert place(table, 'ep_42', 'request', 30, refuse).sticky
-
-
 def test_what_could_not_be_chosen_is_not_remembered():
     table = PlacementTable(4)
     with pytest.raises(LookupError):
         place(table, 'ep_42', 'request', 30, refuse)
     assert len(table) == 0
     assert not place(table, 'ep_42', 'request', 30).sticky
-
-
-def test_a_known_episode_is_found():
-    table = PlacementTable(4)
-    assert table.find('ep_42') is None
-    assert table.find('') is None
-    place(table, 'ep_42', 'request', 30)
-    assert table.find('ep_42') == Placement('ep_42', 29, 'a', 30, sticky=True)
-
-
-def test_an_episode_that_had_to_move_stays_where_it_went():
-    table = PlacementTable(4)
-    place(table, 'ep_42', 'request', 30)
-    moved = table.move('ep_42', 'b', 'slot a is drained')
-    assert moved == Placement('ep_42', 29, 'b', 30, moved=True, reason='slot a is drained')
-    later = place(table, 'ep_42', 'request', 100, refuse)
-    assert (later.slot, later.sticky, later.moved) == ('b', True, True)
-    assert table.move('ep_42', 'a', 'slot b is drained').slot == 'a'
-    assert table.move('ep_42', 'a', 'slot b is drained').slot == 'a'
-    assert len(table) == 1
 
 
 def test_an_episode_that_was_forgotten_before_it_had_to_move_is_remembered_anew():
@@ -124,18 +84,6 @@ def test_a_long_reason_is_cut():
     table = PlacementTable(4)
     assert len(table.move('ep_42', 'b', 'x' * 5000).reason) == REASON_LIMIT
     assert len(place(table, 'one', '', 30, lambda s: (s, 'x' * 5000)).reason) == REASON_LIMIT
-
-
-def test_without_an_episode_each_request_stands_alone_and_is_not_remembered():
-    table = PlacementTable(4)
-    assert place(table, '', 'ep_42', 30) == Placement(
-        'ep_42', 29, 'a', 30, missing_episode_id=True
-    )
-    assert place(table, '', 'ep_42', 29).slot == 'b'
-    assert place(table, '', 'ep_xyz', 30).slot == 'b'
-    assert place(table, '', 'ep_42', 30, turned).slot == 'b'
-    assert len(table) == 0
-    assert table.find('ep_42') is None
 
 
 class Life(RuleBasedStateMachine):
@@ -296,18 +244,6 @@ def test_the_bucket_is_what_the_module_says(key):
 @given(st.integers(0, BUCKETS - 1), st.integers(0, 100))
 def test_slot_a_is_for_the_buckets_below_the_split(number, split_percent):
     assert slot(number, split_percent) == ('a' if number < split_percent else 'b')
-
-
-@given(names)
-def test_nothing_and_everything_can_be_sent_to_a_slot(key):
-    assert slot(bucket(key), 0) == 'b'
-    assert slot(bucket(key), 100) == 'a'
-
-
-@given(names, st.integers(0, 99))
-def test_a_larger_split_only_moves_new_episodes_to_a(key, split_percent):
-    if slot(bucket(key), split_percent) == 'a':
-        assert slot(bucket(key), split_percent + 1) == 'a'
 
 
 def test_without_a_split_there_is_one_slot():
