@@ -36,6 +36,15 @@ def test_a_robot_that_has_less_to_play_than_it_thought_is_believed():
     assert request_queue.take_batch()[0].runs_dry_ns == 40
 
 
+def test_a_session_that_ends_takes_what_waits_and_its_counts_along():
+    request_queue = RequestQueue()
+    for seq in (1, 2):
+        request_queue.put(queued('a', seq))
+    assert request_queue.discard_session('a#1').header.seq == 2
+    request_queue.put(queued('a', 3))
+    assert request_queue.take_batch()[0].superseded == 0
+
+
 def test_clear_returns_what_waited_and_leaves_nothing():
     request_queue = RequestQueue()
     for name, seq in (('a', 1), ('a', 2), ('b', 1)):

@@ -92,7 +92,7 @@ def test_an_old_session_is_not_open_though_the_new_one_has_its_epoch():
     old = sessions.open(ask(), 0, MANY)
     new = sessions.open(ask(fps=29.0), 1, MANY)
     assert sessions.find('robot_1', 7) is new
-    assert not sessions.is_open(old)
+    assert (sessions.is_open(old), sessions.is_open(new)) == (False, True)
 
 
 def test_capacity_is_for_robots_not_for_asks():
@@ -265,6 +265,14 @@ def test_a_session_ends_once_nobody_listens_for_the_grace_time(looks):
     sessions.open(ask(), 0, MANY)
     for now_s, listening, ended in looks:
         assert reasons(sessions, now_s, listening=listening) == ended
+
+
+def test_a_robot_that_is_heard_is_not_gone_though_nobody_seems_to_listen():
+    sessions = table()
+    sessions.open(ask(), 0, MANY)
+    for now_s in range(1, 100, 4):
+        sessions.record_activity('robot_1', now_s * S, 0)
+        assert reasons(sessions, now_s + 3, listening=False) == []
 
 
 def test_who_only_listens_is_idle_in_the_end():
