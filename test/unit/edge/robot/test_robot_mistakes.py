@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in a robot's file: each is one line with its place, what was given and allowed."""
+"""Limits from a URDF, and mistakes in a robot's file: each is one line with its place."""
 
 from __future__ import annotations
 
 from math import inf
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from lerobot_serve.cage.description import Motion
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.edge.robot.file_format import RobotFileError
+from lerobot_serve.edge.robot.urdf import JointLimit, Urdf
 
 ODOMETRY = {'topic': 't', 'type': 'nav_msgs/Odometry', 'max_age_s': 1}
 # what each key may hold is in test/golden/refusals/robot_file.txt
@@ -174,3 +176,162 @@ def test_a_plain_decimal_is_read_as_it_is_written(tmp_path, text):
     file = tmp_path / 'robot.yaml'
     file.write_text(SIM_ARM.read_text().replace('fps: 30', f'fps: {text}'))
     assert load(file).fps == 30
+
+
+BOUNDS = 'lower="-1.5" upper="1.25" effort="10" velocity="3"'
+
+
+def urdf(*joints: str) -> str:
+    return f'<?xml version="1.0"?>\n<robot name="arm">{"".join(joints)}</robot>'
+
+
+def joint(name: str = 'pan', kind: str = 'revolute', bounds: str | None = BOUNDS) -> str:
+    limit = '' if bounds is None else f'<limit {bounds}/>'
+    return f'<joint name="{name}" type="{kind}"><parent link="a"/>{limit}</joint>'
+
+
+@pytest.mark.parametrize(
+    ('kind', 'bounds', 'expected'),
+    [
+        ('revolute', BOUNDS, JointLimit(-1.5, 1.25, 3.0)),
+        ('prismatic', BOUNDS, JointLimit(-1.5, 1.25, 3.0)),
+        # what is left out of a joint with ends is 0
+        ('revolute', 'upper="1" velocity="3"', JointLimit(0.0, 1.0, 3.0)),
+        ('revolute', 'lower="-1" upper="1"', JointLimit(-1.0, 1.0, None)),
+        ('continuous', 'velocity="3"', JointLimit(None, None, 3.0)),
+        # a wheel has no ends, whatever else is written there
+        ('continuous', BOUNDS, JointLimit(None, None, 3.0)),
+        ('continuous', None, JointLimit(None, None, None)),
+        # how exporters say that there is no limit
+        ('revolute', 'lower="-1e16" upper="INF" velocity="1e9"', JointLimit(None, None, None)),
+    ],
+)
+def test_the_limits_of_a_joint(kind, bounds, expected):
+    assert Urdf(urdf(joint(kind=kind, bounds=bounds)), 'arm').limit('pan', 'f') == expected
+
+
+def test_only_the_robots_own_joints_count():
+    elsewhere = '<transmission><joint name="pan"/></transmission><ros2_control><joint name="pan"/>'
+    text = urdf(joint(), elsewhere, '</ros2_control>')
+    assert Urdf(text, 'arm').limit('pan', 'f') == JointLimit(-1.5, 1.25, 3.0)
+
+
+UNUSABLE = [
+    ('',),
+    ('<robot>',),
+    ('<robot>\x00</robot>',),
+    ('<sdf/>',),
+    (urdf(joint(), joint()),),
+    ('<!DOCTYPE robot SYSTEM "/etc/passwd"><robot/>',),
+    ('<!DOCTYPE r [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]><robot name="&b;"/>',),
+    ('<robot name="&a;"/>',),
+    (urdf(joint('tilt')),),
+    (urdf(),),
+    (urdf(joint(kind='fixed')),),
+    (urdf('<joint name="pan"/>'),),
+    (urdf(joint(bounds=None)),),
+    (urdf(joint(bounds='lower="${low}" velocity="1"')),),
+    (urdf(joint(bounds='lower="nan" velocity="1"')),),
+    (urdf(joint(bounds='velocity="0"')),),
+]
+
+
+@pytest.mark.golden
+def test_what_cannot_be_used_is_one_line(golden):
+    said = refused(UNUSABLE, lambda text: Urdf(text, 'arm').limit('pan', 'f'), RobotFileError)
+    golden.holds('refusals/urdf.txt', said)
+
+
+@given(st.text(max_size=40) | st.sampled_from([joint(), urdf(joint())]))
+def test_whatever_the_text_it_is_a_urdf_or_one_line(text):
+    try:
+        Urdf(text, 'arm')
+    except RobotFileError as error:
+        assert len(str(error).splitlines()) == 1
+
+
+# with a robot's file
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    names = [limits['joint'] for limits in ARM['actions'].values()]
+    (tmp_path / 'arm.urdf').write_text(urdf(*map(joint, names), joint('linear.x')))
+    return tmp_path
+
+
+def pan(folder: Path, **limits: object):
+    content = changed(PAN_PATH, {'joint': 'shoulder_pan', 'limits': 'urdf', **limits})
+    return parse(changed('urdf', 'arm.urdf', content), 'f', folder).actions[0]
+
+
+def numbers(action) -> tuple[float, ...]:
+    return action.low, action.high, action.max_step, action.max_velocity
+
+
+@pytest.mark.parametrize(
+    ('limits', 'expected'),
+    [
+        ({}, (-1.5, 1.25, 0.1, 3.0)),
+        ({'min': -1, 'max': 1, 'max_velocity': 1.5}, (-1.0, 1.0, 0.05, 1.5)),
+        ({'max_step': 0.01}, (-1.5, 1.25, 0.01, 3.0)),
+    ],
+)
+def test_a_robots_file_may_narrow_what_its_urdf_allows(folder, limits, expected):
+    assert numbers(pan(folder, **limits)) == expected
+
+
+WIDER = [
+    ({'min': -1.6},),
+    ({'max': 1.3},),
+    ({'max_velocity': 4},),
+    ({'min': 1.25},),
+    ({'joint': 'tilt'},),
+]
+
+
+@pytest.mark.golden
+def test_and_never_widen_it(folder, golden):
+    said = refused(WIDER, lambda limits: pan(folder, **limits), RobotFileError)
+    golden.holds('refusals/robot_urdf.txt', said.replace(f'{folder}/', ''))
+
+
+def test_the_whole_file_may_take_the_limits_of_its_urdf(folder):
+    actions = {
+        name: {'joint': limits['joint']} for name, limits in changed('x', 0)['actions'].items()
+    }
+    own = {'joint': 'gripper', 'limits': 'file', 'min': -2, 'max': 2, 'max_step': 1}
+    content = changed('actions', {**actions, 'gripper.pos': own})
+    content = changed('limits', 'urdf', changed('urdf', 'arm.urdf', content))
+    content['safe_pose']['elbow_flex.pos'] = 1
+    robot = parse(content, 'f', folder)
+    assert {numbers(action) for action in robot.actions[:-1]} == {(-1.5, 1.25, 0.1, 3.0)}
+    assert numbers(robot.actions[-1])[:2] == (-2.0, 2.0)
+
+
+def test_what_a_urdf_does_not_limit_the_file_must(folder):
+    (folder / 'arm.urdf').write_text(urdf(joint('shoulder_pan', 'continuous', None)))
+    with pytest.raises(RobotFileError, match=r'shoulder_pan\.pos: min is missing'):
+        pan(folder)
+    with pytest.raises(RobotFileError, match='max_step or max_velocity is missing'):
+        pan(folder, min=-1, max=1)
+    assert numbers(pan(folder, min=-1, max=1, max_step=0.5)) == (-1.0, 1.0, 0.5, 15.0)
+
+
+def test_of_a_velocity_the_urdf_limits_both_directions(folder):
+    limits = {'joint': 'linear.x', 'motion': 'velocity', 'limits': 'urdf', 'max_acceleration': 2}
+    content = changed('urdf', 'arm.urdf', changed('actions/linear.x', limits, BASE))
+    action = parse(content, 'f', folder).actions[0]
+    assert (action.motion, action.low, action.high) == (Motion.VELOCITY, -3.0, 3.0)
+    assert (action.max_step, action.max_velocity) == (0.1, inf)
+
+
+def test_a_urdf_lies_beside_the_robots_file(folder):
+    (folder / 'robot.yaml').write_text(f'{changed("urdf", "arm.urdf")}')
+    assert load(folder / 'robot.yaml').name == 'sim_arm'
+    (folder / 'robot.yaml').write_text(f'{changed("urdf", "leg.urdf")}')
+    with pytest.raises(RobotFileError, match=r'leg\.urdf: cannot be read \(No such file'):
+        load(folder / 'robot.yaml')
+    (folder / 'leg.urdf').write_bytes(urdf(joint()).encode('utf-16'))
+    with pytest.raises(RobotFileError, match=r'leg\.urdf: not XML in UTF-8'):
+        load(folder / 'robot.yaml')
