@@ -58,6 +58,25 @@ def begun(
     return flight
 
 
+def test_an_answer_to_an_earlier_one_gives_the_newest_its_own_time(flights, robot):
+    flights.add_pending(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
+    second = flights.add_pending(
+        begun(flights, robot, 2), '/a', RequestPurpose.LIVE, 900 * MS, TIMEOUT_NS
+    )
+    assert flights.take_pending('/a', 'robot', 1, 1) is None
+    assert flights.take_pending('/a', 'robot', 1, 1) is None
+    assert list(flights.due(TIMEOUT_NS + 900 * MS - 1)) == []
+    assert list(flights.due(TIMEOUT_NS + 900 * MS)) == [(second, True)]
+
+
+def test_an_answer_of_another_session_changes_nothing(flights, robot):
+    flights.add_pending(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
+    assert flights.take_pending('/a', 'robot', 2, 1) is None
+    assert flights.take_pending('/b', 'robot', 1, 1) is None
+    assert flights.take_pending('/a', 'other', 1, 1) is None
+    assert flights.take_pending('/a', 'robot', 1, 1)
+
+
 def test_a_hedge_is_due_once_and_only_while_unanswered(flights, robot):
     asked = flights.add_pending(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
     flights.schedule_hedge(asked, 5 * MS)
