@@ -131,6 +131,7 @@ class Life(RuleBasedStateMachine):
     def the_account_is_right(self):
         found = {name: self.table.find(name) for name in EPISODES}
         assert {n: (p.slot, p.moved) for n, p in found.items() if p} == dict(self.account)
+        assert all(placement.sticky for placement in found.values() if placement)
         assert len(self.table) == len(self.account) <= self.capacity
 
 
