@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 import signal
 import sys
+from typing import Any
 
 import rclpy
 
@@ -55,7 +56,10 @@ SPECIFIC = {
     'seed': ('hunt', 'loop_kills', 'site_faults'),
     'mutations': ('pickles',),
     'kills': ('loop_kills', 'site_faults'),
+    'pauses_ms': ('round_trip',),
 }
+# those that are no counts
+UNBOUNDED = ('seed', 'pauses_ms')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--mutations', type=int, help='pickles only: mutated pickles to read (10000000)'
+    )
+    parser.add_argument(
+        '--pauses-ms',
+        metavar='MS[,MS]',
+        help='round_trip only: how long to rest before each trip (0,10,30)',
     )
     parser.add_argument('--out', type=Path, default=OUT, help=f'folder for results ({OUT})')
     parser.add_argument(
@@ -127,17 +136,17 @@ def measure(options: argparse.Namespace) -> int:
     return 0
 
 
-def specific_options(options: argparse.Namespace) -> dict[str, int]:
+def specific_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that only some benchmarks take. Raises UserError."""
     found = {n: value for n in SPECIFIC if (value := getattr(options, n)) is not None}
     for name, value in found.items():
-        takers = SPECIFIC[name]
+        takers, option = SPECIFIC[name], name.replace('_', '-')
         if len(options.names) != 1 or options.names[0] not in takers:
             raise UserError(
-                f'--{name} is for {" or ".join(takers)}: '
-                f'make bench BENCH="{takers[0]} --{name} {value}"'
+                f'--{option} is for {" or ".join(takers)}: '
+                f'make bench BENCH="{takers[0]} --{option} {value}"'
             )
-        if name != 'seed' and not 1 <= value <= COUNT_LIMIT:
+        if name not in UNBOUNDED and not 1 <= value <= COUNT_LIMIT:
             raise UserError(f'--{name} must be in [1, {COUNT_LIMIT}], got {value}')
     return found
 
@@ -159,7 +168,7 @@ def write_page(results: Path, folder: Path) -> None:
     print(f'wrote {folder}/benchmarks.md and {len(plots)} plots in {folder / PLOTS}')
 
 
-def run(name: str, rounds: int, folder: Path, **more: int) -> None:
+def run(name: str, rounds: int, folder: Path, **more: Any) -> None:
     """Run one benchmark; `more` is what it alone takes. Raises UserError."""
     module = import_module(f'benchmarks.{name}')
     here = machine.facts(rclpy.get_rmw_implementation_identifier())

@@ -29,8 +29,8 @@ from benchmarks.harness.processes import child
 from benchmarks.harness.router_process import ROUTER, start_router
 from benchmarks.many_robots import JOINT_NAMES
 from benchmarks.peers.peer_process import frames, ImageSet
+from benchmarks.peers.this_package import policy_parameters
 from benchmarks.results.report import Case
-from benchmarks.round_trip.peers import policy_parameters
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract.service_call import call_service

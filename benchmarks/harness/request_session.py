@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from benchmarks.harness.client import open_when_ready, PolicyClient, SERVER, ZenohPolicyClient
+from benchmarks.harness.client import open_when_ready, PolicyClient, ZenohPolicyClient
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
@@ -142,7 +142,7 @@ def session_request(
     codec: Codec,
     client_id: str = CLIENT_ID,
 ) -> SessionRequest:
-    """Return what the null policy of `server_parameters` accepts."""
+    """Return what a null policy with these cameras accepts."""
     names = tuple(f'joint_{i}.pos' for i in range(JOINTS))
     cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
     return SessionRequest(
@@ -156,15 +156,3 @@ def session_request(
         fps=FPS,
         codec=codec,
     )
-
-
-def server_parameters(height: int, width: int, rows: int) -> list[str]:
-    """Return the command line of a policy_server with the null policy."""
-    cameras = '+'.join(f'{name}:{height}x{width}' for name in ('front', 'wrist'))
-    path = f'joints={JOINTS},chunk={rows},cameras={cameras},fps={FPS:g}'
-    return [
-        '--ros-args',
-        *('-r', f'__node:={SERVER[1:]}'),
-        *('-p', 'policy_kind:=null', '-p', f'policy_path:={path}'),
-        *('-p', f'image_threads:={IMAGE_THREADS}'),
-    ]

@@ -15,7 +15,8 @@ import time
 
 from benchmarks.harness.processes import child, module_command
 from benchmarks.peers.peer_process import Address, ImageSet, READY_S, write_line
-from benchmarks.peers.pinned_packages import PeerUnavailable
+from benchmarks.peers.pinned_packages import install, PeerUnavailable
+from benchmarks.results.report import Case
 
 LOCALHOST = '127.0.0.1'
 ANSWER_S, POLL_S = 30.0, 0.5
@@ -56,6 +57,28 @@ class Peer:
         with contextlib.suppress(OSError):
             self._lines.close()
         self._link.close()
+
+
+def start_peers(
+    stack: contextlib.ExitStack, wanted: Mapping[str, str], role: str, folder: Path
+) -> tuple[dict[str, Peer], list[Case]]:
+    """
+    Return those of the peers (name -> module) that could be started, and a case in words for each
+    of the others.
+    """
+    peers, left_out = {}, []
+    for name, peer in wanted.items():
+        try:
+            packages = install(peer, folder / 'peers')
+            peers[name] = stack.enter_context(running_peer(peer, packages, folder, role=role))
+        except PeerUnavailable as reason:
+            left_out.append(Case(f'{name} left out', {'reason': str(reason)}))
+    return peers, left_out
+
+
+def versions(peers: Mapping[str, Peer]) -> dict[str, str]:
+    """Return what the peers said they run."""
+    return {name: said for peer in peers.values() for name, said in peer.versions.items()}
 
 
 @contextlib.contextmanager

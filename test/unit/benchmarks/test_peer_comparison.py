@@ -8,7 +8,7 @@ import json
 import pytest
 
 from benchmarks.peers import comparison
-from benchmarks.peers.comparison import DIRECT, DIRECT_JPEG, FLOORS, RoundTripTime
+from benchmarks.peers.comparison import DIRECT, DIRECT_JPEG, ECHOES, RoundTripTime
 
 
 def results(direct=1.0, openpi=2.0, lerobot=10.0, echo=1.0, rounds=8):
@@ -19,7 +19,7 @@ def results(direct=1.0, openpi=2.0, lerobot=10.0, echo=1.0, rounds=8):
         comparison.ROUTED_JPEG: direct,
     }
     ways |= {comparison.LEROBOT: lerobot, comparison.OPENPI: openpi}
-    ways |= dict.fromkeys(FLOORS.values(), echo)
+    ways |= dict.fromkeys(ECHOES.values(), echo)
     return {way: [RoundTripTime(ms)] * rounds for way, ms in ways.items() if ms is not None}
 
 
@@ -41,7 +41,7 @@ def test_a_fast_package_meets_its_goals():
         ),
         (
             {'echo': 0.6},
-            [f'{mine}: median at most 1.5 x (floor + codec)' for mine in FLOORS],
+            [f'{mine}: median at most 1.5 x (floor + codec)' for mine in ECHOES],
         ),
     ],
 )
@@ -56,6 +56,24 @@ def test_a_slow_tail_misses_the_tail_goal_alone():
     goals = comparison.describe('small', {}, found).goals
     missed = [goal for goal, holds in goals.items() if not holds]
     assert missed == ['direct raw: p99 below that of openpi']
+
+
+def test_each_pause_has_a_case_and_openpi_s_time_is_the_measure():
+    paced = {0: results(), 10: results(direct=3.0, openpi=4.0)}
+    paced[10][DIRECT] = [RoundTripTime(3.0, stages_ms={'network': 2.0})] * 8
+    cases = {case.name: case for case in comparison.cases('small', {}, paced)}
+    assert cases['small, in a loop'].series_ms[DIRECT] == [1.0] * 8
+    assert cases['small, each after 10 ms, stages of direct raw'].series_ms == {
+        'network': [2.0] * 8
+    }
+    shares = cases["small, of openpi's time"].ratios
+    assert shares[DIRECT] == {
+        'p50 in a loop': 0.5,
+        'p99 in a loop': 0.5,
+        'p50 each after 10 ms': 0.75,
+        'p99 each after 10 ms': 0.75,
+    }
+    assert comparison.OPENPI not in shares
 
 
 def test_the_codec_is_no_fault_of_the_transport():
