@@ -16,11 +16,13 @@ import rclpy
 
 from benchmarks.harness import machine
 from benchmarks.results import page, report
+from benchmarks.results.parts import measure_parts
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.private_domain import reserve_domain
 
 EXAMPLE = 'example: make bench BENCH="round_trip --rounds 200"'
-# the module or package benchmarks.NAME has ABOUT, PARAMETERS and measure(rounds, folder)
+# the module benchmarks.NAME has ABOUT, PARAMETERS and measure(rounds, folder); a package has ABOUT
+# and PARTS, which are such modules
 NAMES = (
     'round_trip',
     'many_robots',
@@ -174,9 +176,13 @@ def run(name: str, rounds: int, folder: Path, **more: Any) -> None:
     here = machine.facts(rclpy.get_rmw_implementation_identifier())
     print(f'{name}: {module.ABOUT}', flush=True)
     print(f'  {here["cpu"]}, {here["cores"]} cores, load {here["load_average"][0]}\n', flush=True)
-    cases = module.measure(rounds, folder, **more)
-    parameters = {'rounds': rounds, **module.PARAMETERS}
-    file = report.write(folder, report.as_json(name, module.ABOUT, here, parameters, cases))
+    if hasattr(module, 'PARTS'):
+        cases, parameters = measure_parts(module.__name__, module.PARTS, rounds, folder), {}
+    else:
+        cases, parameters = module.measure(rounds, folder, **more), module.PARAMETERS
+    file = report.write(
+        folder, report.as_json(name, module.ABOUT, here, {'rounds': rounds, **parameters}, cases)
+    )
     print(f'{report.table(cases)}\n\nwrote {file}\n', flush=True)
 
 

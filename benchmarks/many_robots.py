@@ -23,6 +23,7 @@ import time
 
 from benchmarks.harness.client import SERVER
 from benchmarks.harness.load_generator import LoadGenerator
+from benchmarks.harness.machine import load
 from benchmarks.harness.nodes import memory_mb, running
 from benchmarks.harness.processes import cpu_s, free_endpoints
 from benchmarks.peers import comparison, fleet_results
@@ -116,7 +117,7 @@ def measure_count(kinds: dict[str, RobotFleet], count: int, seconds: float) -> l
             blocks[who].append(kind.block(seconds))
     cases = fleet_results.cases(count, blocks)
     for case in cases:
-        case.parameters['load_after'] = round(os.getloadavg()[0], 2)
+        case.parameters['load_after'] = load()
     return cases + [not_measured_case(count, who) for who in kinds if who not in asking]
 
 

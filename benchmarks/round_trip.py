@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 from dataclasses import dataclass
-import os
 from pathlib import Path
 import time
 
 from benchmarks.harness.client import EchoClient
+from benchmarks.harness.machine import load
 from benchmarks.harness.processes import child, module_command, page_faults
 from benchmarks.harness.request_session import IMAGE_THREADS, JPEG_QUALITY
 from benchmarks.peers import comparison
@@ -97,7 +97,7 @@ def measure_size(
     met: Endpoints, size: ImageSet, rounds: int, pauses_ms: Sequence[int], folder: Path
 ) -> list[Case]:
     """Start the servers, make the rounds, end them. Raises UserError and Refused."""
-    load_before = os.getloadavg()[0]
+    load_before = load()
     with contextlib.ExitStack() as stack:
         ours = open_ways(stack, met.clients, size, folder)
         peers = {name: timed(peer_trip(peer, size)) for name, peer in met.peers.items()}
@@ -122,8 +122,8 @@ def measure_size(
         'jpeg_request_bytes': ours[DIRECT_JPEG].path.request_bytes,
         'reply_bytes': ours[DIRECT].path.reply_bytes,
         **faults,
-        'load_before': round(load_before, 2),
-        'load_after': round(os.getloadavg()[0], 2),
+        'load_before': load_before,
+        'load_after': load(),
         **versions(met.peers),
     }
     name = f'{size.cameras} cameras of {size.height}x{size.width}'

@@ -88,30 +88,40 @@ def open_ways(
     stack: contextlib.ExitStack, clients: RosClients, size: ImageSet, folder: Path
 ) -> dict[str, PackageRoundTrip]:
     """Start the nodes, and open a session for each way. Main thread. Raises UserError, Refused."""
-    nodes = start_nodes(stack, clients[comparison.DIRECT], size, folder)
+    nodes = start_nodes(stack, clients[comparison.DIRECT], policy_parameters(size), folder)
+    return {
+        name: open_way(stack, node_name(name), way, nodes[way.server], size, clients.get(name))
+        for name, way in WAYS.items()
+    }
+
+
+def open_way(
+    stack: contextlib.ExitStack,
+    client_id: str,
+    way: Way,
+    node: Node,
+    size: ImageSet,
+    ros_client: PolicyClient | None = None,
+) -> PackageRoundTrip:
+    """Open a session, over ROS 2 with the client that is given. Raises UserError and Refused."""
+    client: PolicyClient | ZenohPolicyClient
+    if ros_client:
+        client = ros_client
+    else:
+        client = ZenohPolicyClient(node.endpoint, client_id, way.server)
+        stack.callback(client.close)
     named = {f'observation.images.{name}': frame for name, frame in frames(size).items()}
-    opened = {}
-    for name, way in WAYS.items():
-        node, client_id = nodes[way.server], node_name(name)
-        client: PolicyClient | ZenohPolicyClient
-        if way.over_zenoh:
-            client = ZenohPolicyClient(node.endpoint, client_id, way.server)
-            stack.callback(client.close)
-        else:
-            client = clients[name]
-        path = RequestSession(client, named, way.codec, client_id)
-        path.open(node.process)
-        stack.callback(path.close)
-        client.wait_until_matched()
-        opened[name] = PackageRoundTrip(client, path, way.codec, node.process)
-    return opened
+    path = RequestSession(client, named, way.codec, client_id)
+    path.open(node.process)
+    stack.callback(path.close)
+    client.wait_until_matched()
+    return PackageRoundTrip(client, path, way.codec, node.process)
 
 
 def start_nodes(
-    stack: contextlib.ExitStack, client: PolicyClient, size: ImageSet, folder: Path
+    stack: contextlib.ExitStack, client: PolicyClient, policy: dict[str, object], folder: Path
 ) -> dict[str, Node]:
     """Start the nodes that the ways ask; the routers have the same server. Raises UserError."""
-    policy = policy_parameters(size)
     at_server, at_router, behind_routers = free_endpoints(3)
 
     def server(name: str, endpoint: str, **more: object) -> Node:
