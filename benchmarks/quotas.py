@@ -25,6 +25,7 @@ from rclpy.parameter import Parameter
 from benchmarks.harness import flood
 from benchmarks.harness.client import READY_TIMEOUT_S
 from benchmarks.harness.load_generator import LoadGenerator
+from benchmarks.harness.nodes import spinning
 from benchmarks.harness.processes import child
 from benchmarks.harness.router_process import ROUTER, start_router
 from benchmarks.many_robots import JOINT_NAMES
@@ -34,7 +35,6 @@ from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract.service_call import call_service
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.telemetry.percentiles import summarize
 
 ABOUT = 'one robot sends a hundred times its quota: what the others feel'
@@ -73,11 +73,9 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 def measure_size(size: ImageSet, seconds: float, folder: Path) -> list[Case]:
     """Start router, server, robots and flood; measure, and end them. Raises UserError."""
     with contextlib.ExitStack() as stack:
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
-        swarm = LoadGenerator(runtime, (ROUTER,), topics=ROBOTS)
-        runtime.add(swarm)
-        runtime.spin_in_background()
+        swarm = stack.enter_context(
+            spinning(lambda runtime: LoadGenerator(runtime, (ROUTER,), topics=ROBOTS))
+        )
         policy = policy_parameters(size) | {'max_sessions': ROBOTS + 1}
         start_router(stack, swarm, ('prod',), policy, folder)
         named = {f'observation.images.{name}': frame for name, frame in frames(size).items()}

@@ -8,12 +8,12 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness.client import PolicyClient, SERVER
+from benchmarks.harness.client import SERVER
+from benchmarks.harness.nodes import spinning_node
 from benchmarks.harness.processes import child
 from benchmarks.peers.peer import free_port, LOCALHOST
 from benchmarks.peers.peer_process import Address, ImageSet, wait_until_listening
 from benchmarks.peers.this_package import Node, policy_parameters, start_nodes, ZENOH_ROUTER
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
 
 ZENOH, ROS, ROUTED = 'gateway over Zenoh', 'gateway over ROS 2', 'gateway and router over Zenoh'
@@ -41,11 +41,7 @@ class Fleet:
 def running_fleet(size: ImageSet, folder: Path) -> Iterator[Fleet]:
     """Start servers and routers. Raises UserError."""
     with contextlib.ExitStack() as stack:
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
-        client = PolicyClient(runtime, 'bench')
-        runtime.add(client)
-        runtime.spin_in_background()
+        client = stack.enter_context(spinning_node('bench'))
         policy = policy_parameters(size) | {'max_sessions': SESSIONS}
         yield Fleet(size, start_nodes(stack, client, policy, folder))
 

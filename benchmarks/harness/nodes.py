@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 import subprocess
 import time
+from typing import TypeVar
 
 from rcl_interfaces.srv import SetParameters
 from rclpy.node import Node
@@ -24,6 +25,8 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.srv import GetStatus
 
+NodeT = TypeVar('NodeT', bound=SteadyClockNode)
+
 
 @dataclass(frozen=True, slots=True)
 class ServedLoad:
@@ -34,30 +37,28 @@ class ServedLoad:
 
 
 @contextlib.contextmanager
-def spinning_node(name: str) -> Iterator[SteadyClockNode]:
-    """Give a node whose callbacks run in a background thread."""
-    runtime = NodeRuntime([])
-    try:
-        node = SteadyClockNode(name, context=runtime.context)
+def spinning(build: Callable[[NodeRuntime], NodeT]) -> Iterator[NodeT]:
+    """Build a node, and run its callbacks in a background thread until the end."""
+    with contextlib.closing(NodeRuntime([])) as runtime:
+        node = build(runtime)
         runtime.add(node)
         runtime.spin_in_background()
         yield node
-    finally:
-        runtime.close()
+
+
+def spinning_node(name: str) -> contextlib.AbstractContextManager[SteadyClockNode]:
+    """Give a node whose callbacks run in a background thread."""
+    return spinning(lambda runtime: SteadyClockNode(name, context=runtime.context))
 
 
 @contextlib.contextmanager
 def serve(parameters: dict[str, object], folder: Path) -> Iterator[ServedLoad]:
     """Start a server and give it with a swarm once it serves. Raises UserError."""
-    runtime = NodeRuntime([])
-    try:
-        swarm = LoadGenerator(runtime)
-        runtime.add(swarm)
-        runtime.spin_in_background()
-        with running(swarm, 'policy_server', SERVER, parameters, folder) as server:
-            yield ServedLoad(server, swarm)
-    finally:
-        runtime.close()
+    with (
+        spinning(LoadGenerator) as swarm,
+        running(swarm, 'policy_server', SERVER, parameters, folder) as server,
+    ):
+        yield ServedLoad(server, swarm)
 
 
 @contextlib.contextmanager

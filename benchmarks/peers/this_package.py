@@ -17,6 +17,7 @@ from benchmarks.peers import comparison
 from benchmarks.peers.comparison import RoundTripTime
 from benchmarks.peers.peer_process import CHUNK_ROWS, frames, ImageSet, JOINTS
 from lerobot_serve.contract.schema import Codec
+from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
 ZENOH_ROUTER = f'{ROUTER}_zenoh'
@@ -119,7 +120,7 @@ def open_way(
 
 
 def start_nodes(
-    stack: contextlib.ExitStack, client: PolicyClient, policy: dict[str, object], folder: Path
+    stack: contextlib.ExitStack, client: SteadyClockNode, policy: dict[str, object], folder: Path
 ) -> dict[str, Node]:
     """Start the nodes that the ways ask; the routers have the same server. Raises UserError."""
     at_server, at_router, behind_routers = free_endpoints(3)
