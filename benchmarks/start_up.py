@@ -26,7 +26,7 @@ from lifecycle_msgs.srv import ChangeState
 from rclpy.node import Node
 
 from benchmarks.harness.nodes import spinning_node
-from benchmarks.harness.processes import child
+from benchmarks.harness.processes import child, node_command
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.policies.base import PolicyError
@@ -137,9 +137,8 @@ def start_once(
     node: Node, server: str, parameters: dict[str, object], folder: Path
 ) -> Iterator[tuple[str, float]]:
     """Yield what each step took [ms]. Raises UserError."""
-    command = [str(executable_path('policy_server')), '--ros-args', '-r', f'__node:={server[1:]}']
-    for key, value in (parameters | {'cpu_threads': 1, 'autostart': False}).items():
-        command += ['-p', f'{key}:={str(value).lower() if isinstance(value, bool) else value}']
+    given = parameters | {'cpu_threads': 1, 'autostart': False}
+    command = node_command('policy_server', given, server[1:])
     log = 'start_up_server.log'
     begin_ns = time.monotonic_ns()
     with child(command, folder / log) as process:

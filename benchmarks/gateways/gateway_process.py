@@ -10,11 +10,10 @@ from pathlib import Path
 
 from benchmarks.harness.client import SERVER
 from benchmarks.harness.nodes import spinning_node
-from benchmarks.harness.processes import child
+from benchmarks.harness.processes import child, node_command
 from benchmarks.peers.peer import free_port, LOCALHOST
 from benchmarks.peers.peer_process import Address, ImageSet, wait_until_listening
 from benchmarks.peers.this_package import Node, policy_parameters, start_nodes, ZENOH_ROUTER
-from lerobot_serve.tools.processes.node_processes import executable_path
 
 ZENOH, ROS, ROUTED = 'gateway over Zenoh', 'gateway over ROS 2', 'gateway and router over Zenoh'
 # more than the clients of any part
@@ -57,10 +56,7 @@ def running_gateway(
     if 'lerobot' in doors:
         parameters['lerobot.policy_names'] = "['*']"
     name = f'gateway_{way.replace(" ", "_")}'
-    command = [str(executable_path('gateway')), '--ros-args', '-r', f'__node:={name}']
-    for key, value in parameters.items():
-        command += ['-p', f'{key}:={value}']
-    with child(command, folder / f'{name}.log'):
+    with child(node_command('gateway', parameters, name), folder / f'{name}.log'):
         for address in addresses.values():
             wait_until_listening(address)
         yield addresses

@@ -14,6 +14,7 @@ import queue
 import time
 
 from benchmarks.harness import echo
+from benchmarks.harness.processes import wait_until
 from lerobot_serve.contract.cdr import ENCAPSULATION
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import (
@@ -202,11 +203,11 @@ class EchoClient(SteadyClockNode):
 
     def wait(self) -> None:
         """Return when the echo is connected in both directions. Raises UserError."""
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while not (self._echo.get_subscription_count() and self.count_publishers(echo.REPLIES)):
-            if time.monotonic() > deadline:
-                raise UserError(f'the echo did not appear within {READY_TIMEOUT_S:g} s')
-            time.sleep(0.02)
+        wait_until(
+            lambda: self._echo.get_subscription_count() and self.count_publishers(echo.REPLIES),
+            f'the echo did not appear within {READY_TIMEOUT_S:g} s',
+            READY_TIMEOUT_S,
+        )
 
     def trip_of(self, size_bytes: int) -> Callable[[], float | None]:
         """Return what sends so many bytes: the time [ms], None when nothing came back."""

@@ -125,17 +125,31 @@ def running_client(
     server's process by its log, where it is of the peer; `name` is of the log. Raises
     PeerUnavailable.
     """
+    log = folder / f'{name or f"{peer}_{role}"}.log'
+    command = [*prefix, *peer_command(peer, packages, role, address.host, address.port)]
+    with called(command, log, environment_of(packages), beside or {}) as met:
+        yield met
+
+
+@contextlib.contextmanager
+def called(
+    command: Sequence[str],
+    log: Path,
+    environment: dict[str, str],
+    beside: Mapping[Path, subprocess.Popen],
+) -> Iterator[Peer]:
+    """
+    Start a client, whose last argument is a socket, and give it once it has called there. `beside`
+    has the processes that must run meanwhile, the server first. Raises PeerUnavailable.
+    """
     with contextlib.ExitStack() as stack:
         # in a short path: the name of a socket is bounded
         place = stack.enter_context(tempfile.TemporaryDirectory())
         door = stack.enter_context(socket.socket(socket.AF_UNIX))
         door.bind(f'{place}/door')
         door.listen()
-        log = folder / f'{name or f"{peer}_{role}"}.log'
-        given = (role, address.host, address.port, f'{place}/door')
-        command = [*prefix, *peer_command(peer, packages, *given)]
-        client = stack.enter_context(child(command, log, environment_of(packages)))
-        processes = {**(beside or {}), log: client}
+        client = stack.enter_context(child([*command, f'{place}/door'], log, environment))
+        processes = {**beside, log: client}
         server = next(iter(processes.values()))
         met = Peer(accept_client(door, processes), server, client)
         stack.callback(met.close)

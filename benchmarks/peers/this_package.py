@@ -32,6 +32,7 @@ class Way:
     over_zenoh: bool = False
 
 
+# another link is a line here, and a node that offers it one in `start_nodes`
 WAYS = {
     comparison.DIRECT: Way(SERVER),
     comparison.DIRECT_JPEG: Way(SERVER, Codec.JPEG),

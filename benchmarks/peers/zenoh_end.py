@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-import time
 
 import zenoh
 from zenoh.handlers import Callback
 
-from benchmarks.peers.peer_process import Address, POLL_S, READY_S
+from benchmarks.harness.processes import wait_until
+from benchmarks.peers.peer_process import Address, READY_S
 
 
 class ZenohEnd:
@@ -31,12 +31,9 @@ class ZenohEnd:
         self._publisher.put(raw)
 
     def wait_until_heard(self) -> None:
-        """Return when the other end is there. Raises TimeoutError after READY_S."""
-        deadline = time.monotonic() + READY_S
-        while not self._publisher.matching_status.matching:
-            if time.monotonic() > deadline:
-                raise TimeoutError('nobody hears')
-            time.sleep(POLL_S)
+        """Return when the other end is there. Raises UserError after READY_S."""
+        publisher = self._publisher
+        wait_until(lambda: publisher.matching_status.matching, 'nobody hears', READY_S)
 
 
 def endpoint(address: Address) -> str:

@@ -7,8 +7,10 @@ import json
 
 import pytest
 
+from benchmarks import round_trip
 from benchmarks.peers import comparison
 from benchmarks.peers.comparison import DIRECT, DIRECT_JPEG, ECHOES, RoundTripTime
+from lerobot_serve.errors import UserError
 
 
 def results(direct=1.0, openpi=2.0, lerobot=10.0, echo=1.0, rounds=8):
@@ -74,6 +76,21 @@ def test_each_pause_has_a_case_and_openpi_s_time_is_the_measure():
         'p99 each after 10 ms': 0.75,
     }
     assert comparison.OPENPI not in shares
+
+
+def test_each_trip_follows_its_pause(monkeypatch):
+    happened = []
+    monkeypatch.setattr(round_trip.time, 'sleep', happened.append)
+    pauses_ms = round_trip.parse_pauses('0,30')
+    found = round_trip.alternate({DIRECT: lambda: happened.append('trip')}, 2, pauses_ms)
+    assert happened == [0.0, 'trip', 0.03, 'trip'] * 2
+    assert found == {0: {DIRECT: [None] * 2}, 30: {DIRECT: [None] * 2}}
+
+
+@pytest.mark.parametrize('text', ['', '1,', 'a', '-1', '0.5', '60001'])
+def test_a_pause_is_a_number_of_milliseconds(text):
+    with pytest.raises(UserError, match='pauses-ms must be numbers'):
+        round_trip.parse_pauses(text)
 
 
 def test_the_codec_is_no_fault_of_the_transport():
