@@ -37,7 +37,7 @@ PEERS = {
     comparison.LEROBOT: 'lerobot',
     comparison.LEROBOT_SHAPED: 'lerobot_shaped',
     comparison.OPENPI: 'openpi',
-    'memfd page': 'floors.memfd',
+    comparison.PAGE: 'floors.memfd',
     'iceoryx2': 'floors.iceoryx',
     'TCP loopback': 'floors.tcp',
     'bare Zenoh': 'floors.bare_zenoh',

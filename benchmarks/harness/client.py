@@ -22,6 +22,7 @@ from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.errors import UserError
+from lerobot_serve.local.path import LocalPath
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
@@ -100,7 +101,7 @@ class PolicyClient(SteadyClockNode):
     """
     A client of one policy server or router. Built by the main thread, which also calls everything
     but the inboxes' `deposit`. An answer is waited for `answer_s`; a request that was lost on the
-    way is sent again until `lifespan_s` is over.
+    way is sent again until `lifespan_s` is over. `uses_local`: on the local path.
     """
 
     def __init__(
@@ -111,11 +112,16 @@ class PolicyClient(SteadyClockNode):
         *,
         answer_s: float = ANSWER_TIMEOUT_S,
         lifespan_s: float = LIFESPAN_S,
+        uses_local: bool = False,
     ) -> None:
         super().__init__(name, context=runtime.context)
         self.server, self.reply_topic = server, f'/{name}/action_chunk'
         self.chunks = Inbox(answer_s)
         self.sessions = SessionClient(self, server, lifespan_s=lifespan_s)
+        if uses_local:
+            self.sessions.local = LocalPath(
+                self.chunks.deposit, lambda: None, lifespan_s=lifespan_s
+            )
         # chunks arrive as at the edge
         self._lane = DedicatedSubscription(
             self, ActionChunk, self.reply_topic, qos.ACTION_CHUNK, self.chunks.deposit

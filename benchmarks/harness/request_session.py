@@ -12,6 +12,7 @@ import time
 import numpy as np
 
 from benchmarks.harness.client import open_when_ready, PolicyClient, ZenohPolicyClient
+from lerobot_serve.contract.cdr import Parts
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
@@ -117,7 +118,7 @@ class RequestSession:
         fitted = {name: downscale(frame, *self._fitted) for name, frame in self._frames.items()}
         return self._pool.encode_all(fitted, self._codec, self._quality)
 
-    def _build(self, images: tuple[Image, ...]) -> bytes:
+    def _build(self, images: tuple[Image, ...]) -> Parts:
         self._seq += 1
         header = Header(
             self._seq,
@@ -128,7 +129,7 @@ class RequestSession:
             MsgType.OBSERVATION,
             Flag.NONE,
         )
-        return wire_observation.encode(
+        return wire_observation.encode_parts(
             Observation(header, self._ask.client_id, self.episode_id, STATE, images)
         )
 

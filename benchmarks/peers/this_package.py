@@ -25,11 +25,15 @@ ZENOH_ROUTER = f'{ROUTER}_zenoh'
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The node that is asked, how pictures are sent, and over which link: ROS 2 or Zenoh."""
+    """
+    The node that is asked, how pictures are sent, over which link, ROS 2 or Zenoh, and whether on
+    the local path. Routers ask their server on it.
+    """
 
     server: str
     codec: Codec = Codec.RAW
     over_zenoh: bool = False
+    uses_local: bool = False
 
 
 # another link is a line here, and a node that offers it one in `start_nodes`
@@ -41,6 +45,8 @@ WAYS = {
     comparison.ZENOH: Way(SERVER, over_zenoh=True),
     comparison.ZENOH_JPEG: Way(SERVER, Codec.JPEG, over_zenoh=True),
     comparison.ZENOH_ROUTED: Way(ZENOH_ROUTER, over_zenoh=True),
+    comparison.LOCAL: Way(SERVER, uses_local=True),
+    comparison.LOCAL_ROUTED: Way(ROUTER, uses_local=True),
 }
 # way -> its client
 RosClients = dict[str, PolicyClient]
@@ -77,7 +83,9 @@ class PackageRoundTrip:
 def ros_clients(runtime: NodeRuntime) -> RosClients:
     """Return a client for each way over ROS 2. Before the runtime spins."""
     clients = {
-        name: PolicyClient(runtime, f'bench_{node_name(name)}', way.server)
+        name: PolicyClient(
+            runtime, f'bench_{node_name(name)}', way.server, uses_local=way.uses_local
+        )
         for name, way in WAYS.items()
         if not way.over_zenoh
     }
