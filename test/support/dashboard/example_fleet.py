@@ -47,7 +47,7 @@ def robot(name: str, state: str = 'STREAMING', **more: Any) -> Row:
         'policy': V1,
         'episode_id': f'{name}-1',
         'task': 'put the cube in the bin',
-        'queue_s': 1.2,
+        'queue_remaining_s': 1.2,
         'action_age_s': 0.2,
         'action_age_limit_s': 1.0,
         'round_trip_ms': 31,
@@ -68,23 +68,29 @@ def slot(policy: str, share_percent: int, **more: Any) -> Row:
         'episodes': 412,
         'requests': 18211,
         'requests_failed': 3,
-        'succeeded': 371,
-        'failed': 22,
-        'latency_p95_ms': 34,
-        'replicas': {'/v/policy_server': {'state': 'READY', 'text': '', 'policy': policy}},
+        'episodes_succeeded': 371,
+        'episodes_failed': 22,
+        'replicas': {
+            '/v/policy_server': {
+                'state': 'READY',
+                'text': '',
+                'policy': policy,
+                'latency_ms_p95': 34,
+            }
+        },
         **more,
     }
 
 
 def guard(name: str, text: str, headroom: float | None) -> Row:
-    return {'name': name, 'text': text, 'headroom': headroom, 'is_off': text == 'off'}
+    return {'name': name, 'text': text, 'headroom': headroom}
 
 
 def rollout(phase: str = 'RUNNING', **more: Any) -> Row:
     row: Row = {
-        'phase': phase,
-        'candidate': V2,
-        'champion': V1,
+        'state': phase,
+        'candidate_policy': V2,
+        'champion_policy': V1,
         'step': 0,
         'step_count': 3,
         'share_percent': 25,
@@ -92,8 +98,10 @@ def rollout(phase: str = 'RUNNING', **more: Any) -> Row:
         'text': '37 of 30 episodes',
         'episodes_left': 12,
         'hours_left': 0.4,
-        'candidate_outcomes': [28, 37],
-        'champion_outcomes': [371, 393],
+        'candidate_successes': 28,
+        'candidate_failures': 9,
+        'champion_successes': 371,
+        'champion_failures': 22,
         'bars': [
             {'decision': 'promote', 'evidence': 0.42, 'needed': 1.3, 'ratio': 0.32},
             {'decision': 'roll back', 'evidence': 0.91, 'needed': 1.78, 'ratio': 0.51},
@@ -119,7 +127,7 @@ def router(phase: str = 'RUNNING', **more: Any) -> Row:
         'text': '',
         'split_percent': 75,
         'sessions': 24,
-        'slots': {'a': slot(V1, 75), 'b': slot(V2, 25, succeeded=28, failed=9)},
+        'slots': {'a': slot(V1, 75), 'b': slot(V2, 25, episodes_succeeded=28, episodes_failed=9)},
         'rollout': rollout(phase),
         'decisions': [
             {'at': '18:02:11', 'text': 'rollout running, 25 % to slot b'},
@@ -139,10 +147,10 @@ def server(name: str, **more: Any) -> Row:
         'text': '',
         'load': 0.61,
         'memory_mb': 1840,
-        'inference_p50_ms': 21.2,
-        'inference_p99_ms': 29.8,
-        'queue_wait_p99_ms': 4.2,
-        'sessions': 8,
+        'inference_ms_p50': 21.2,
+        'inference_ms_p99': 29.8,
+        'queue_wait_ms_p99': 4.2,
+        'active_sessions': 8,
         'max_sessions': 16,
         'requests': 18211,
         'chunks': 18190,
@@ -155,7 +163,7 @@ def server(name: str, **more: Any) -> Row:
 def learner(phase: str = 'TRAINING', **more: Any) -> Row:
     """Return the row of a learner in its third round."""
     row: Row = {
-        'phase': phase,
+        'state': phase,
         'text': 'round 3: trains',
         'round': 3,
         'is_running': phase in ('CONVERTING', 'TRAINING', 'PUBLISHING'),

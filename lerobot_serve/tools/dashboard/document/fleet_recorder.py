@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from lerobot_serve.contract.names import node_name
 from lerobot_serve.contract.records import ServerStatus, ShadowSummary
@@ -43,17 +44,18 @@ from lerobot_serve.tools.dashboard.document.rows import (
     router_row,
     server_row,
     silent_row,
-    with_new_numbers,
     with_old_numbers,
 )
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
-from lerobot_serve.tools.dashboard.robot.edge_state import EdgeSample
 from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
+from lerobot_serve.tools.operate.robots.fleet_table import FIELDS, MEASURED
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 
 NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0
+# of a robot, without the numbers that are new with every message
+lasting = attrgetter(*(name for name in FIELDS if name not in MEASURED))
 ROBOT, ROUTER, SERVER, LEARNER = 'robots', 'routers', 'servers', 'learners'
 WORDS = {
     ROBOT: 'the robot',
@@ -103,33 +105,27 @@ class FleetRecorder:
 
     # what is heard; each is a message of a source
 
-    def on_robot(
-        self, node: str, sample: EdgeSample, age_limit_s: float | None, now_s: float
-    ) -> None:
-        robot = self._robots.setdefault(node, _Robot())
-        old, new = robot.view, sample.robot
-        self._heard(ROBOT, node, now_s)
+    def on_robot(self, new: RobotView, age_limit_s: float | None, now_s: float) -> None:
+        robot = self._robots.setdefault(new.node, _Robot())
+        old = robot.view
+        self._heard(ROBOT, new.node, now_s)
         is_due = now_s - robot.numbers_s >= NOISY_PERIOD_S
-        if new is old and age_limit_s == robot.age_limit_s:
+        is_same = old is not None and lasting(old.edge) == lasting(new.edge)
+        if is_same and not is_due and age_limit_s == robot.age_limit_s:
             # most states of a robot differ in their numbers alone
-            if is_due:
-                self._put_robot(node, robot, with_new_numbers(robot.row, sample), now_s)
             return
         robot.view, robot.age_limit_s = new, age_limit_s
-        row = robot_row(sample, age_limit_s)
-        row = row if is_due else with_old_numbers(row, robot.row)
-        self._put_robot(node, robot, row, now_s if is_due else robot.numbers_s)
-        if old is not None and old is not new:
+        row = robot_row(new, age_limit_s)
+        robot.row = row if is_due else with_old_numbers(row, robot.row)
+        robot.numbers_s = now_s if is_due else robot.numbers_s
+        self._document.put(ROBOT, new.node, robot.row)
+        if old is not None and not is_same:
             is_settled = now_s - robot.episode_s > SETTLED_S
             findings = robot_findings(old.edge, new.edge, is_settled=is_settled)
             self._note(new.name, findings, now_s, new.edge.client_id)
         if old is None or old.edge.episode_id != new.edge.episode_id:
             robot.episode_s = now_s
             self._on_episode(old, new)
-
-    def _put_robot(self, node: str, robot: _Robot, row: Json, numbers_s: float) -> None:
-        robot.row, robot.numbers_s = row, numbers_s
-        self._document.put(ROBOT, node, row)
 
     def _on_episode(self, old: RobotView | None, new: RobotView) -> None:
         self._episodes.on_robot(old, new, self._time_of_day())

@@ -65,13 +65,13 @@ def test_a_rollout_is_shown_paused_and_rolled_back(router_rig, start_dashboard):
     def rollout(document):
         return document['routers'][ROUTER]['rollout']
 
-    viewer.wait(lambda d: rollout(d)['phase'] == 'RUNNING', 'it runs')
+    viewer.wait(lambda d: rollout(d)['state'] == 'RUNNING', 'it runs')
     viewer.wait(lambda d: rollout(d)['bars'] and '50' in rollout(d)['plan'], 'bars and plan')
     assert viewer.document['routers'][ROUTER]['actions']['pause']['effect'] == 'do'
     dashboard.does('rollout pause', ROUTER, reason='lunch')
-    viewer.wait(lambda d: rollout(d)['phase'] == 'PAUSED', 'it is paused')
+    viewer.wait(lambda d: rollout(d)['state'] == 'PAUSED', 'it is paused')
     dashboard.does('rollout abort', ROUTER)
-    viewer.wait(lambda d: rollout(d)['phase'] == 'ROLLED_BACK', 'it is rolled back')
+    viewer.wait(lambda d: rollout(d)['state'] == 'ROLLED_BACK', 'it is rolled back')
     number = (
         next(
             key for key, each in viewer.document['incidents'].items() if each['kind'] == 'rollback'

@@ -113,7 +113,7 @@ def test_the_rollout_shows_plan_evidence_guards_and_what_is_missing(tab):
 
 
 def test_several_routers_have_a_rollout_each(tab, server):
-    server.put('routers', '/other_router', router('PAUSED', rollout={'phase': 'PAUSED'}))
+    server.put('routers', '/other_router', router('PAUSED', rollout={'state': 'PAUSED'}))
     page = tab.open('#/rollout/%2Fother_router')
     expect(page.locator('.verdict .state')).to_have_text('paused')
     page.get_by_role('combobox', name='Router').select_option('/policy_router')
@@ -351,9 +351,13 @@ def test_many_robots_are_updated_in_place(browser, serve):
         page.evaluate(WATCH_ROWS)
         for number in range(50, 60):
             server.change(
-                'robots', node_of(f'robot_{number}'), queue_s=9.9, state='STALLED', rank=6
+                'robots',
+                node_of(f'robot_{number}'),
+                queue_remaining_s=9.9,
+                state='STALLED',
+                rank=6,
             )
-        server.change('robots', node_of('robot_300'), queue_s=7.7, rank=0, state='DEAD')
+        server.change('robots', node_of('robot_300'), queue_remaining_s=7.7, rank=0, state='DEAD')
         expect(page.locator(NAMES).first).to_have_text('robot_300')
         expect(page.locator('.cell-buffer', has_text='9.9 s')).to_have_count(10)
         assert page.evaluate('window.added') == []
