@@ -23,7 +23,7 @@ from lerobot_serve.access.token_file import open_tokens, Tokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.dashboard.access.rules import NOT_PRIVATE
+from lerobot_serve.tools.dashboard.access import NOT_PRIVATE
 from lerobot_serve.tools.dashboard.commands.runner import CommandRunner
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder
@@ -32,9 +32,9 @@ from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
 from lerobot_serve.tools.dashboard.evidence.explanations import Explanations
 from lerobot_serve.tools.dashboard.http.application import Application, Sources
-from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute, SiteAccess
+from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute
 from lerobot_serve.tools.dashboard.http.page_files import Page, read_page
-from lerobot_serve.tools.dashboard.http.server import HttpServer, Listen
+from lerobot_serve.tools.dashboard.http.server import HttpServer
 from lerobot_serve.tools.dashboard.robot.window import Heard
 from lerobot_serve.tools.dashboard.ros.fleet_poll import FleetPoll
 from lerobot_serve.tools.dashboard.ros.fleet_topics import FleetTopics
@@ -75,8 +75,10 @@ class DashboardNode(SteadyClockNode):
             start_parameter_services=False,
         )
         self._settings, self._tokens = settings, tokens
-        self._site = SiteAccess(is_loopback_address(settings.address), tls is not None)
-        self._document = FleetDocument(site_row(self._site), int(time.monotonic() * 1000))
+        is_private = tls is not None or is_loopback_address(settings.address)
+        self._document = FleetDocument(
+            site_row(is_private=is_private), int(time.monotonic() * 1000)
+        )
         self._recorder = FleetRecorder(self._document)
         self._threads = ThreadPoolExecutor(THREADS, 'request')
         self._explanations = Explanations(settings.trace_folder)
@@ -93,20 +95,15 @@ class DashboardNode(SteadyClockNode):
             lambda turn: self.http.call(self._application.on_turn, turn),
             lambda: self._application.viewer_count,
         )
-        self._application = self._build_application(page)
-        listen = Listen(settings.address, settings.port, tls)
+        self._application = self._build_application(page, is_private, tls is not None)
         self.http = HttpServer(
-            self._application.web,
-            listen,
-            self._application.connections,
-            partial(_fail, runtime),
+            self._application, settings.address, settings.port, partial(_fail, runtime), tls
         )
-        self.http.on_close(self._application.end)
         self.http.start()
         self._start_threads(runtime)
         print_address(settings, self.http.port, tokens, is_tls=tls is not None)
 
-    def _build_application(self, page: Page) -> Application:
+    def _build_application(self, page: Page, is_private: bool, is_tls: bool) -> Application:
         runner = CommandRunner(
             self._recorder,
             self._open_client,
@@ -114,7 +111,9 @@ class DashboardNode(SteadyClockNode):
             self._poll.deposit_outcome,
             self._poll.deposit_loading,
         )
-        commands = CommandsRoute(self._site, self._tokens, runner.run, self._threads)
+        commands = CommandsRoute(
+            self._tokens, runner.run, self._threads, is_private=is_private, is_tls=is_tls
+        )
         sources = Sources(
             evidence=self._evidence,
             requests=self._feeds.requests,
@@ -180,16 +179,15 @@ def _fail(runtime: NodeRuntime, error: Exception) -> None:
     runtime.stop_requested.set()
 
 
-def site_row(site: SiteAccess) -> Json:
+def site_row(*, is_private: bool) -> Json:
     """Return what the page shows about the dashboard itself."""
-    can_act = site.is_loopback or site.is_tls
     return {
         'domain': int(os.environ.get('ROS_DOMAIN_ID') or 0),
         'host': socket.gethostname(),
         'version': __version__,
         'started': instant(),
-        'can_act': can_act,
-        'why_not': '' if can_act else NOT_PRIVATE.text,
+        'can_act': is_private,
+        'why_not': '' if is_private else NOT_PRIVATE,
     }
 
 

@@ -16,11 +16,12 @@ from aiohttp.typedefs import Handler
 
 from lerobot_serve.access.connections import Connections
 from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.tools.dashboard.access import Refused
 from lerobot_serve.tools.dashboard.document.fleet_document import Turn
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
 from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute
-from lerobot_serve.tools.dashboard.http.guards import add_headers, guard, Refused
+from lerobot_serve.tools.dashboard.http.guards import add_headers, guard
 from lerobot_serve.tools.dashboard.http.page_files import Page, PageFile
 from lerobot_serve.tools.dashboard.http.robot_streams import RobotStreams
 from lerobot_serve.tools.dashboard.http.viewers import Stream
