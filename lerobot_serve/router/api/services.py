@@ -183,15 +183,7 @@ class RouterServices:
                 raise SlotCommandRejected(NOT_CONFIGURED)
             if request.command == Command.CANARY_FINISH:
                 await self._open_sessions(core, 'a')
-            text = run_slot_command(
-                core,
-                request.command,
-                request.slot,
-                request.reason,
-                at_once=request.move_running_episodes,
-                split_percent=request.split_percent,
-                plan=tuple(request.plan),
-            )
+            text = run_slot_command(core, request)
         except SlotCommandRejected as error:
             response.text = encodable_text(str(error))
         else:

@@ -177,7 +177,8 @@ class NightRouter:
     def command(self, number: int, reason: str, **values: object) -> str:
         """Run a command of ControlSlot. Raises SlotCommandRejected."""
         assert self.core
-        text = run_slot_command(self.core, number, '', reason, **values)
+        request = records.ControlSlotRequest(number, reason=reason, **values)
+        text = run_slot_command(self.core, request)
         self.poll()
         return text
 
