@@ -28,7 +28,6 @@ from lerobot_serve.router.core import RouterCore, RouterHost
 from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
 from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt
 from lerobot_serve.router.sessions.merge_replies import merge_replies
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 from lerobot_serve_interfaces.srv import (
@@ -207,11 +206,9 @@ class RouterServices:
         self, request: ReportOutcome.Request, response: ReportOutcome.Response
     ) -> ReportOutcome.Response:
         try:
-            receipt = await self._record_outcome(request.outcome)
+            await self._record_outcome(request.outcome, response)
         except SlotCommandRejected as error:
             response.text = encodable_text(str(error))
-        else:
-            response.text, response.accepted = encodable_text(receipt.text), receipt.is_accepted
         return response
 
     async def report_own_outcome(
@@ -222,13 +219,16 @@ class RouterServices:
         SlotCommandRejected as `_record_outcome`: the robot reports again.
         """
         outcome = request.outcome
-        receipt = await self._record_outcome(outcome, of_client=outcome.client_id)
-        response.text, response.accepted = encodable_text(receipt.text), receipt.is_accepted
+        await self._record_outcome(outcome, response, of_client=outcome.client_id)
         return response
 
     async def _record_outcome(
-        self, message: EpisodeOutcome, *, of_client: str | None = None
-    ) -> OutcomeReceipt:
+        self,
+        message: EpisodeOutcome,
+        response: ReportOutcome.Response,
+        *,
+        of_client: str | None = None,
+    ) -> None:
         """
         Record an outcome and wait until it is durable, with its episode. Raises
         SlotCommandRejected while the router is not configured, and when it is not durable.
@@ -242,7 +242,7 @@ class RouterServices:
                 f'counted, and lost if the router ends before it is durable: {problem}; report it '
                 'again'
             )
-        return receipt
+        response.text, response.accepted = encodable_text(receipt.text), receipt.is_accepted
 
     def on_outcome(self, message: EpisodeOutcome) -> None:
         """Record an outcome of the topic, which has no reply."""

@@ -53,21 +53,10 @@ class RouterTraceRecorder(Recorder, RequestObserver):
 
     def placed(self, ids: RecordIds, placement: Placement, server: str, policy: str) -> None:
         """Record a placement or a move."""
+        values = asdict(placement) | {'split_version': placement.split_version or None}
         self.write(
             records.PlacementRecord(
-                self.clock(),
-                *ids.fields(),
-                slot=placement.slot,
-                bucket=placement.bucket,
-                split_percent=placement.split_percent,
-                moved=placement.moved,
-                routing_key=placement.key,
-                missing_episode_id=placement.missing_episode_id,
-                sticky=placement.sticky,
-                server=server,
-                policy=policy,
-                reason=placement.reason,
-                split_version=placement.split_version or None,
+                self.clock(), *ids.fields(), server=server, policy=policy, **values
             )
         )
 
