@@ -251,7 +251,7 @@ def _pause_change(before: RobotView, after: RobotView | None) -> list[str]:
 def report_outcome(
     client: FleetClient, router: str, episode_id: str, outcome: str, text: str
 ) -> Result:
-    """Report how an episode ended, one of OUTCOMES. Raises UserError, ResultUnknown."""
+    """Report how an episode ended, by a word. Raises UserError, ResultUnknown."""
     signed = f'{client.operator}: {text}' if text else client.operator
     accepted, reply = client.report_outcome(router, episode_id, outcome, signed)
     if not accepted:

@@ -47,7 +47,7 @@ class Links(RecordingTransport):
     def on_placed(
         self, request: InFlightRequest, placement: Placement, server: str, policy: str
     ) -> None:
-        self._on_placed(placement.key, placement.slot, policy)
+        self._on_placed(placement.routing_key, placement.slot, policy)
 
 
 class NightRouter:

@@ -54,7 +54,8 @@ class FleetStates(Protocol):
 class Planned:
     """
     A command in the state of now: the node it goes to, its rule, and what runs it by the functions
-    of the verbs, None for what takes minutes, see `loading`. `run` raises UserError, ResultUnknown.
+    of the verbs, None for what takes minutes, see `loading`. `run` raises UserError and
+    ResultUnknown.
     """
 
     node: str

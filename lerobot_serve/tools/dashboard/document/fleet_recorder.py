@@ -22,12 +22,10 @@ from lerobot_serve.tools.dashboard.document.episodes import Episodes
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument, Turn
 from lerobot_serve.tools.dashboard.document.incident_rules import (
     Finding,
-    replica_finding,
     robot_findings,
     rollout_finding,
-    server_finding,
     silence_finding,
-    slot_finding,
+    state_finding,
 )
 from lerobot_serve.tools.dashboard.document.incidents import (
     Incidents,
@@ -47,11 +45,11 @@ from lerobot_serve.tools.dashboard.document.rows import (
     with_old_numbers,
 )
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
-from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.robots.fleet_table import FIELDS, MEASURED
 from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
+from lerobot_serve.tools.operate.silent_robots import silent, UNHEARD
 
 NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0
 # of a robot, without the numbers that are new with every message
@@ -166,7 +164,8 @@ class FleetRecorder:
         row = server_row(status)
         old = self._document.row(SERVER, node)
         if old is not None:
-            finding = server_finding(old['state'], row['state'], row['text'])
+            states = old['state'], row['state']
+            finding = state_finding('server', 'server', *states, row['text'])
             self._note(node, [finding] if finding else [], now_s)
         self._heard(SERVER, node, now_s)
         self._document.put(SERVER, node, row)
@@ -251,7 +250,7 @@ class FleetRecorder:
     def robot(self, node: str) -> RobotView:
         """Return the newest state of a robot, SILENT if it is not heard of. Raises UserError."""
         view = checked_target(self._robots.get(node, _Robot()).view, node, 'robot')
-        return silent_robots.unheard_robot(view) if (ROBOT, node) in self._silent else view
+        return silent(view, UNHEARD) if (ROBOT, node) in self._silent else view
 
     def robots(self) -> list[RobotView]:
         """Return the newest state of each robot, SILENT if it is not heard of."""
@@ -279,9 +278,10 @@ def _router_findings(old: RouterView, new: RouterView) -> list[Finding]:
         before = old.slot(slot.slot)
         if before is None:
             continue
-        found.append(slot_finding(slot.slot, before.state.name, slot.state.name, slot.text))
-        states = {replica.server: replica.state for replica in before.replicas}
+        states = before.state.name, slot.state.name
+        found.append(state_finding('slot', f'slot {slot.slot}', *states, slot.text))
+        known = {replica.server: replica.state for replica in before.replicas}
         for each in slot.replicas:
-            known = states.get(each.server, each.state)
-            found.append(replica_finding(each.server, known.name, each.state.name, each.text))
+            states = known.get(each.server, each.state).name, each.state.name
+            found.append(state_finding('server', f'replica {each.server}', *states, each.text))
     return [finding for finding in found if finding]

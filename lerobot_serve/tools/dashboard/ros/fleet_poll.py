@@ -130,13 +130,15 @@ class FleetPoll:
 
     def _poll_router(self, source: WatchedSource, raw: bytes | None, now_s: float) -> None:
         self._take_outcomes(source)
-        taken = {
+        taken: dict[type, bytes | None] = {
             RouterState: raw,
             CanaryState: source.others[CANARY].take(),
             ShadowSummary: source.others[SHADOW].take(),
         }
         try:
-            new = {kind: decode(kind, data) for kind, data in taken.items() if data is not None}
+            new: dict[type, Any] = {
+                kind: decode(kind, data) for kind, data in taken.items() if data is not None
+            }
         except Malformed:
             self.malformed += 1
             return

@@ -108,7 +108,7 @@ def test_a_silent_router_says_whether_it_hangs(seen, has_publisher):
 def test_what_was_forgotten_is_no_target_and_comes_back_as_new(seen):
     seen.robot()
     seen.router()
-    seen.recorder.on_server(NODE_OF_SERVER, server_of('', 'ACTIVE').status, 0.0)
+    seen.recorder.on_server(NODE_OF_SERVER, server_of('', 'ACTIVE'), 0.0)
     for kind, node in ((ROBOT, NODE), (ROUTER, NODE_OF_ROUTER), (SERVER, NODE_OF_SERVER)):
         seen.silent(kind, node)
         assert node in seen.rows(kind)
