@@ -16,6 +16,7 @@ from lerobot_serve.contract.names import node_name
 from lerobot_serve.contract.records import ServerStatus, ShadowSummary
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.dashboard.commands.loading import Loading
 from lerobot_serve.tools.dashboard.commands.planned import checked_target
 from lerobot_serve.tools.dashboard.document.episodes import Episodes
@@ -48,7 +49,6 @@ from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.robots.fleet_table import FIELDS, MEASURED
-from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 from lerobot_serve.tools.operate.silent_robots import silent, UNHEARD
 
 NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0
@@ -136,7 +136,7 @@ class FleetRecorder:
     def on_router(
         self,
         view: RouterView,
-        settings: RolloutSettings,
+        settings: RouterParameters,
         shadow: ShadowSummary | None,
         now_s: float,
     ) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from lerobot_serve.contract.records import GuardState, ServerStatus, ShadowSummary
 from lerobot_serve.contract.types import Constants
 from lerobot_serve.router.canary.plan import CanaryPlan
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.dashboard.document.merge_patch import Json, without_nulls
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded, significant
 from lerobot_serve.tools.operate.commands import rollout_rule
@@ -26,7 +27,7 @@ from lerobot_serve.tools.operate.robots.fleet_table import (
     UNKNOWN_SEVERITY,
 )
 from lerobot_serve.tools.operate.rollout import rollout_view
-from lerobot_serve.tools.operate.rollout.rollout_view import EvidenceBar, RolloutSettings
+from lerobot_serve.tools.operate.rollout.rollout_view import EvidenceBar
 from lerobot_serve.tools.operate.rollout.steering import steering_rule, STEERING_VERBS
 from lerobot_serve.tools.operate.rule import Rule, Verb
 
@@ -117,7 +118,7 @@ def learner_row(learner: LearnerView) -> Json:
 
 def router_row(
     view: RouterView,
-    settings: RolloutSettings,
+    settings: RouterParameters,
     shadow: ShadowSummary | None,
     decisions: list[Json],
 ) -> Json:
@@ -133,7 +134,7 @@ def router_row(
     )
 
 
-def _rollout(view: RouterView, settings: RolloutSettings) -> Json:
+def _rollout(view: RouterView, settings: RouterParameters) -> Json:
     canary = view.canary
     return {
         **row_of(canary),

@@ -16,8 +16,8 @@ from support.tools.operator_states import (
 
 from lerobot_serve.contract.records import EdgeState
 from lerobot_serve.errors import UserError
-from lerobot_serve.router.canary.plan import parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     FleetRecorder,
@@ -31,12 +31,11 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
 from lerobot_serve.tools.dashboard.document.rows import FIRST_RANK, learner_row
 from lerobot_serve.tools.operate.commands import robot_rule
 from lerobot_serve.tools.operate.fleet_state import RobotView
-from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 from lerobot_serve.tools.operate.rule import Effect, RobotVerb
 
 NODE, NODE_OF_ROUTER, NODE_OF_SERVER = '/robot_7/edge_controller', '/policy_router', '/a1/server'
 PLAYS = robot_of(NODE, 'robot_7', 'STREAMING', server=NODE_OF_ROUTER, episode_id='e1')
-SETTINGS = RolloutSettings(plan=parse_plan(['25', '100']))
+SETTINGS = RouterParameters(canary_plan=('25', '100'))
 
 
 class Recorded:
@@ -167,7 +166,7 @@ def test_an_episode_leads_to_its_router(seen):
 
 def test_a_router_has_its_plan_and_a_phase_of_a_newer_version_is_shown(seen):
     seen.router()
-    assert seen.recorder.plan(NODE_OF_ROUTER) is SETTINGS.plan
+    assert seen.recorder.plan(NODE_OF_ROUTER) == SETTINGS.plan
     seen.router(CanaryPhase(99), 1.0)
     row = seen.rows(ROUTER)[NODE_OF_ROUTER]
     assert row['rollout']['state'] == CanaryPhase(99).name
