@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+from dataclasses import asdict
 import itertools
 import threading
 import traceback
@@ -126,7 +127,7 @@ class CommandRunner:
                 else:
                     begun = Loading(next(self._numbers), request.verb, by, now.text)
                     self._start_loading(request, now.node, begun, (name, remote), held.pop_all())
-                    return Reply(202, {'done': False, 'by': by, **begun.as_json()})
+                    return Reply(202, {'done': False, 'by': by, **asdict(begun)})
         body = {'done': True, 'text': result.text, 'by': result.by, 'changes': result.changes}
         return Reply(200, body)
 
@@ -145,7 +146,7 @@ class CommandRunner:
             try:
                 with held:
                     end = self._load(request, node, begun)
-                    self._note(request, *whose, Reply(loading.STATUSES[end.state], end.as_json()))
+                    self._note(request, *whose, Reply(loading.STATUSES[end.state], asdict(end)))
             finally:
                 # the next command may come as soon as this is seen
                 self._on_loading(node, end)

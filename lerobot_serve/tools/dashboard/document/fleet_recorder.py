@@ -9,7 +9,7 @@ The poll thread calls it; other threads read the newest states for commands, whi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 
 from lerobot_serve.contract.names import node_name
@@ -156,8 +156,8 @@ class FleetRecorder:
         row = self._document.row(ROUTER, node)
         if row is None:
             return
-        found = loading.as_json()
-        self._routers[node].loading = {'loading': found | {'text': bounded(loading.text)}}
+        found = asdict(loading) | {'text': bounded(loading.text)}
+        self._routers[node].loading = {'loading': found}
         self._document.put(ROUTER, node, row | self._routers[node].loading)
 
     def on_server(self, node: str, status: ServerStatus, now_s: float) -> None:

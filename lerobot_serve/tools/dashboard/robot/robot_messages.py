@@ -16,7 +16,7 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.tools.bags.service_events import read_open_session
-from lerobot_serve.tools.dashboard.document.printed_numbers import rounded
+from lerobot_serve.tools.dashboard.document.printed_numbers import bounded, rounded
 from lerobot_serve.tools.dashboard.robot.last_request import camera_names, LastRequests
 from lerobot_serve.tools.dashboard.robot.window import (
     Executed,
@@ -59,13 +59,13 @@ class RobotMessages:
                 numbers(command.raw),
                 command.rung.name,
                 command.cage_result.name,
-                command.reason,
+                bounded(command.reason),
             )
         )
 
     def note(self, now_ms: int, kind: str, text: str) -> None:
         """Add an event that no message shows."""
-        self._heard.events.append(RobotEvent(now_ms, kind, text))
+        self._heard.events.append(RobotEvent(now_ms, kind, bounded(text)))
 
     def on_chunk(self, raw: bytes, client_id: str, now_ms: int) -> None:
         """Add a chunk; one of another robot is ignored."""
@@ -78,11 +78,11 @@ class RobotMessages:
             return
         if chunk.status != Status.OK:
             text = f'reply {chunk.status}: {chunk.status_text}'
-            self._heard.events.append(RobotEvent(now_ms, 'reply', text))
+            self._heard.events.append(RobotEvent(now_ms, 'reply', bounded(text)))
             return
         rows = [numbers(row) for row in chunk.robot[:PLAN_ROWS].tolist()]
         times = [int(now_ms + index * self._step_ms) for index in range(len(rows))]
-        self._heard.plan = ShownPlan(times, series(rows), chunk.policy, chunk.header.seq)
+        self._heard.plan = ShownPlan(times, series(rows), bounded(chunk.policy), chunk.header.seq)
 
     def on_session(self, raw: bytes, client_id: str) -> None:
         """Note the names of the joints and the control rate, of the robot's own sessions."""
@@ -92,7 +92,8 @@ class RobotMessages:
             self.malformed += 1
             return
         if request and request.client_id == client_id:
-            self._heard.names = request.action_names[:NAMES]
+            names = request.action_names[:NAMES]
+            self._heard.names = tuple(bounded(name, 64) for name in names)
             if request.fps > 0:
                 self._step_ms = 1000 / request.fps
 
