@@ -203,22 +203,13 @@ class PlanFit(Enum):
     OTHER = 'other'
 
 
-# whether the plan has a policy, whether the candidate is known, whether they are the same
-PLAN_FITS: dict[tuple[bool, bool, bool], PlanFit] = {
-    (False, False, False): PlanFit.UNKNOWN,
-    (False, False, True): PlanFit.UNKNOWN,
-    (False, True, False): PlanFit.FIRST,
-    (False, True, True): PlanFit.FIRST,
-    (True, False, False): PlanFit.UNKNOWN,
-    (True, False, True): PlanFit.UNKNOWN,
-    (True, True, False): PlanFit.OTHER,
-    (True, True, True): PlanFit.FITS,
-}
-
-
 def plan_fit(planned: str, candidate: str) -> PlanFit:
     """Return how a candidate fits a plan; each is a fingerprint, empty when unknown."""
-    return PLAN_FITS[bool(planned), bool(candidate), planned == candidate]
+    if not candidate:
+        return PlanFit.UNKNOWN
+    if not planned:
+        return PlanFit.FIRST
+    return PlanFit.FITS if planned == candidate else PlanFit.OTHER
 
 
 def other_policy_text(planned: str, candidate: str) -> str:
