@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 import hashlib
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -83,12 +83,8 @@ class NoKeys(Struct, frozen=True):
     """A section of parameters alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """One replica, before the router is known."""
-
-    process: FleetProcess
-    slot: str
+# one replica with its slot, before the router is known
+Server = tuple[FleetProcess, str]
 
 
 def fleet_plan(text: str, name: str, folder: Path) -> tuple[FleetProcess, ...]:
@@ -111,9 +107,9 @@ class _Planner:
         file, sections = self._file, self._sections
         servers = list(self._servers())
         router = self._router(servers, sections.router) if sections.router is not UNSET else None
-        names = [router.node] if router else [server.process.node for server in servers]
+        names = [router.node] if router else [process.node for process, _ in servers]
         robots = list(self._robots(names, router))
-        processes = [server.process for server in servers]
+        processes = [process for process, _ in servers]
         processes += [router] if router else []
         if sections.gateway is not UNSET:
             processes.append(self._gateway(names, sections.gateway))
@@ -139,13 +135,13 @@ class _Planner:
 
     # servers
 
-    def _servers(self) -> Iterator[_Server]:
+    def _servers(self) -> Iterator[Server]:
         for name, given in (self._sections.servers or {}).items():
             place = ('servers', name)
             self._check_token(place, name)
             yield from self._replicas(place, name, given)
 
-    def _replicas(self, place: Place, name: str, given: Group | None) -> Iterator[_Server]:
+    def _replicas(self, place: Place, name: str, given: Group | None) -> Iterator[Server]:
         if 'count' in (given or ()):
             text = "unknown field 'count'; did you mean replicas?"
             raise self._file.error(place, text, ('count',))
@@ -158,7 +154,7 @@ class _Planner:
             process = self._process(
                 place, own, Stage.SERVER, 'policy_server', own, _ports(values, index)
             )
-            yield _Server(process, keys.slot)
+            yield process, keys.slot
 
     def _policy(self, place: Place, policy: str | UnsetType, values: Group) -> dict[str, str]:
         if policy is not UNSET:
@@ -170,17 +166,17 @@ class _Planner:
 
     # the router
 
-    def _router(self, servers: list[_Server], given: Group | None) -> FleetProcess:
+    def _router(self, servers: list[Server], given: Group | None) -> FleetProcess:
         place = ('router',)
         _, values = self._values(place, given, 'policy_router', NoKeys)
         values = self._slots(servers, given or {}) | values
         return self._process(place, 'router', Stage.ROUTER, 'policy_router', '', values)
 
-    def _slots(self, servers: list[_Server], given: Group) -> Group:
+    def _slots(self, servers: list[Server], given: Group) -> Group:
         """Return the parameters of the router, which has these, that name its servers."""
         by_slot: dict[str, list[str]] = {}
-        for server in servers:
-            by_slot.setdefault(server.slot, []).append(server.process.node)
+        for process, slot in servers:
+            by_slot.setdefault(slot, []).append(process.node)
         shadows = by_slot.pop('shadow', [])
         if len(shadows) > 1:
             raise self._file.error(('servers',), f'only one may have slot shadow, got {shadows}')
