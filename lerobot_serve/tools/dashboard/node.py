@@ -35,7 +35,6 @@ from lerobot_serve.tools.dashboard.http.application import Application, Sources
 from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute
 from lerobot_serve.tools.dashboard.http.page_files import Page, read_page
 from lerobot_serve.tools.dashboard.http.server import HttpServer
-from lerobot_serve.tools.dashboard.robot.window import Heard
 from lerobot_serve.tools.dashboard.ros.fleet_poll import FleetPoll
 from lerobot_serve.tools.dashboard.ros.fleet_topics import FleetTopics
 from lerobot_serve.tools.dashboard.ros.parameter_reader import ParameterReader
@@ -84,7 +83,12 @@ class DashboardNode(SteadyClockNode):
         self._explanations = Explanations(settings.trace_folder)
         self._captures = Captures(settings.capture_folder)
         feed = ZenohFeed(zenoh) if zenoh else None
-        self._feeds = RobotFeeds(runtime.context, self._robot, self._on_heard, feed)
+        self._feeds = RobotFeeds(
+            runtime.context,
+            self._robot,
+            lambda robot, heard: self.http.call(self._application.on_heard, robot, heard),
+            feed,
+        )
         self._parameters = ParameterReader(
             lambda: FleetClient(READ_LIMIT_S, node=self, operator=NAME)
         )
@@ -106,7 +110,8 @@ class DashboardNode(SteadyClockNode):
     def _build_application(self, page: Page, is_private: bool, is_tls: bool) -> Application:
         runner = CommandRunner(
             self._recorder,
-            self._open_client,
+            # of a person; any thread but the executor's
+            lambda operator, limit_s: FleetClient(limit_s, node=self, operator=operator),
             self.get_logger().info,
             self._poll.deposit_outcome,
             self._poll.deposit_loading,
@@ -138,19 +143,12 @@ class DashboardNode(SteadyClockNode):
         runtime.thread('parameters', partial(self._parameters.run, runtime.stop))
         runtime.thread('robots', partial(self._feeds.run, runtime.stop), self._feeds.wake)
 
-    def _open_client(self, operator: str, limit_s: float) -> FleetClient:
-        """Return a client on this node, of a person. Any thread but the executor's."""
-        return FleetClient(limit_s, node=self, operator=operator)
-
     def _robot(self, node: str) -> RobotView | None:
         """Return the newest state of a robot; None while it is not heard of. Thread `robots`."""
         with contextlib.suppress(UserError):
             robot = self._recorder.robot(node)
             return None if robot.is_silent else robot
         return None
-
-    def _on_heard(self, robot: str, heard: Heard) -> None:
-        self.http.call(self._application.on_heard, robot, heard)
 
     def _evidence(self, router: str) -> Json | None:
         found = self._recorder.evidence(router)

@@ -84,7 +84,8 @@ class ServiceCalls:
             episode_id=episode_id,
             outcome=int(records.EpisodeOutcome.Outcome.named(outcome)),
             score=float('nan'),
-            text=_utf8(text),
+            # a text of a command line, whose bytes may be of another encoding
+            text=text.encode('utf-8', 'replace').decode(),
         )
         request = ReportOutcome.Request(outcome=message)
         reply = self._call(ReportOutcome, f'{router}/report_outcome', request)
@@ -175,11 +176,6 @@ class ServiceCalls:
             raise ResultUnknown(str(error)) from error
         finally:
             self._node.destroy_client(client)
-
-
-def _utf8(text: str) -> str:
-    """Return a text of a command line, whose bytes may be of another encoding, as UTF-8."""
-    return text.encode('utf-8', 'replace').decode()
 
 
 def _parameter(name: str, value: object) -> Any:

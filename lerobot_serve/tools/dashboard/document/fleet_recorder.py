@@ -228,8 +228,7 @@ class FleetRecorder:
 
     def turn(self, now_s: float, viewers: int) -> Turn | None:
         """Return the next state of the document, if there is one."""
-        self._document.set_viewers(viewers)
-        return self._document.turn(int(now_s * 1000))
+        return self._document.turn(int(now_s * 1000), viewers)
 
     # for commands and requests; any thread
 
