@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import pytest
+from support.dashboard.merge_patch import applied
 from support.waiting import wait_until
 
 from lerobot_serve.access import connections
@@ -21,7 +22,6 @@ from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.dashboard.commands.request import Reply
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
-from lerobot_serve.tools.dashboard.document.merge_patch import applied
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
 from lerobot_serve.tools.dashboard.http import application, viewers
 from lerobot_serve.tools.dashboard.http.application import Application, Sources
