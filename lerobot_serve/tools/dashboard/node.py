@@ -14,6 +14,7 @@ import contextlib
 from functools import partial
 import os
 import socket
+import sys
 import time
 import traceback
 
@@ -199,7 +200,7 @@ def print_address(settings: DashboardSettings, port: int, tokens: Tokens, *, is_
     """Print where the page is: with the token where only this person reads it."""
     host = f'[{settings.address}]' if ':' in settings.address else settings.address
     address = f'{"https" if is_tls else "http"}://{host}:{port}/'
-    if settings.prints_token:
+    if settings.print_token or sys.stdout.isatty():
         name = tokens.names[0]
         print(f'{address}#token={tokens.token_of(name)}  (acts as {name})', flush=True)
     else:
