@@ -33,7 +33,7 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.records import ControlSlotRequest, OpenSessionRequest
 from lerobot_serve.contract.schema import Flag, MsgType, Status
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.parameters import build_parameters, ParameterError
@@ -396,7 +396,9 @@ class RouterModel(RequestObserver):
         """An operator's word on a slot."""
         with contextlib.suppress(SlotCommandRejected):
             policy = self.core.slots[slot].policy
-            run_slot_command(self.core, SLOT_COMMANDS[word], slot, 'hunted')
+            run_slot_command(
+                self.core, ControlSlotRequest(SLOT_COMMANDS[word], slot, reason='hunted')
+            )
             if word == 'lift':
                 self.checker.lifted(policy, slot)
                 # the canary continues saying what its trial came to
@@ -409,7 +411,7 @@ class RouterModel(RequestObserver):
         """An operator's word on the canary."""
         before = self.core.canary.report(None)
         with contextlib.suppress(SlotCommandRejected):
-            run_slot_command(self.core, CANARY_COMMANDS[word], '', 'hunted')
+            run_slot_command(self.core, ControlSlotRequest(CANARY_COMMANDS[word], reason='hunted'))
             if word == 'rollback':
                 self.checker.verdict(before.candidate_policy, before.slot)
             elif before.state == CanaryState.ROLLED_BACK:

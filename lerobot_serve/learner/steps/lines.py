@@ -64,7 +64,7 @@ class StageJob(Conversion, frozen=True):
 
 
 class TrainJob(TrainingJob, frozen=True, tag=True):
-    """Train a policy; `trainer` as in trainers/loading.py."""
+    """Train a policy; `trainer` is builtin or a trainer file."""
 
     trainer: str
 

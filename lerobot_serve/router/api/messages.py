@@ -12,6 +12,7 @@ from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.limits import SINGLE_SLOT
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.shadow.comparator import ShadowComparison
+from lerobot_serve.trace.format.records import RecordIds
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     DropCount,
@@ -35,30 +36,19 @@ RouterMessage = (
 
 
 def routing_decision(
-    placement: Placement,
-    *,
-    stamp: Time,
-    client_id: str,
-    episode_id: str,
-    policy: str,
-    server: str,
+    ids: RecordIds, placement: Placement, server: str, policy: str, stamp: Time
 ) -> RoutingDecision:
     """Return the record of one placement."""
+    values = asdict(placement)
+    values['split_percent'] = placement.split_percent or 0
+    values['reason'] = encodable_text(_placement_reason(placement))
     return RoutingDecision(
         stamp=stamp,
-        client_id=client_id,
-        episode_id=episode_id,
-        routing_key=placement.key,
-        bucket=placement.bucket,
-        split_percent=placement.split_percent or 0,
-        slot=placement.slot,
+        client_id=ids.client_id,
+        episode_id=ids.episode_id,
         policy=policy,
         server=server,
-        missing_episode_id=placement.missing_episode_id,
-        sticky=placement.sticky,
-        moved=placement.moved,
-        reason=encodable_text(_placement_reason(placement)),
-        split_version=placement.split_version,
+        **values,
     )
 
 

@@ -25,7 +25,6 @@ from lerobot_serve.router.core import RouterCore, RouterHost
 from lerobot_serve.router.data_path.dispatcher import DRAINING_TEXT
 from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt
 from lerobot_serve.router.sessions.merge_replies import merge_replies
 from lerobot_serve_interfaces.msg import EpisodeOutcome, Extension
 from lerobot_serve_interfaces.srv import (
@@ -189,15 +188,7 @@ class RouterServices:
                 raise SlotCommandRejected(NOT_CONFIGURED)
             if request.command == Command.CANARY_FINISH:
                 await self._open_sessions(core, 'a')
-            text = run_slot_command(
-                core,
-                request.command,
-                request.slot,
-                request.reason,
-                at_once=request.move_running_episodes,
-                split_percent=request.split_percent,
-                plan=tuple(request.plan),
-            )
+            text = run_slot_command(core, request)
         except SlotCommandRejected as error:
             response.text = encodable_text(str(error))
         else:
@@ -221,11 +212,9 @@ class RouterServices:
         self, request: ReportOutcome.Request, response: ReportOutcome.Response
     ) -> ReportOutcome.Response:
         try:
-            receipt = await self._record_outcome(request.outcome)
+            await self._record_outcome(request.outcome, response)
         except SlotCommandRejected as error:
             response.text = encodable_text(str(error))
-        else:
-            response.text, response.accepted = encodable_text(receipt.text), receipt.is_accepted
         return response
 
     async def report_own_outcome(
@@ -236,13 +225,16 @@ class RouterServices:
         SlotCommandRejected as `_record_outcome`: the robot reports again.
         """
         outcome = request.outcome
-        receipt = await self._record_outcome(outcome, of_client=outcome.client_id)
-        response.text, response.accepted = encodable_text(receipt.text), receipt.is_accepted
+        await self._record_outcome(outcome, response, of_client=outcome.client_id)
         return response
 
     async def _record_outcome(
-        self, message: EpisodeOutcome, *, of_client: str | None = None
-    ) -> OutcomeReceipt:
+        self,
+        message: EpisodeOutcome,
+        response: ReportOutcome.Response,
+        *,
+        of_client: str | None = None,
+    ) -> None:
         """
         Record an outcome and wait until it is durable, with its episode. Raises
         SlotCommandRejected while the router is not configured, and when it is not durable.
@@ -256,7 +248,7 @@ class RouterServices:
                 f'counted, and lost if the router ends before it is durable: {problem}; report it '
                 'again'
             )
-        return receipt
+        response.text, response.accepted = encodable_text(receipt.text), receipt.is_accepted
 
     def on_outcome(self, message: EpisodeOutcome) -> None:
         """Record an outcome of the topic, which has no reply."""

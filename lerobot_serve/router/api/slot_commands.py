@@ -45,60 +45,61 @@ class SlotCommandRejected(Exception):
     """A command that cannot run; the text has the reason and the remedy."""
 
 
-def run_slot_command(
-    core: RouterCore,
-    command: int,
-    slot_name: str,
-    reason: str,
-    *,
-    at_once: bool = False,
-    split_percent: int = 0,
-    plan: tuple[str, ...] = (),
-) -> str:
+def run_slot_command(core: RouterCore, request: ControlSlotRequest) -> str:
     """
     Run a command, record it, and return a text with its effect. Raises SlotCommandRejected.
 
     A command that withholds a policy always takes effect; a command that admits a policy is
     rejected if it cannot be made durable.
     """
-    reason = reason or 'no reason given'
-    if at_once and command not in (Command.DRAIN, Command.CANARY_ROLLBACK):
-        raise SlotCommandRejected(
-            'now is for DRAIN and CANARY_ROLLBACK; leave it false for other commands'
-        )
+    command, reason = request.command, request.reason or 'no reason given'
+    _check(core, request)
     # of an earlier decision
     core.decisions.take_conflict()
     try:
         if command in CANARY_COMMANDS:
-            _check_no_slot(slot_name)
-            if command == Command.CANARY_PROMOTE:
-                _check_step(core, plan)
-            text = core.run_canary_command(CANARY_COMMANDS[command], reason, at_once=at_once)
+            text = core.run_canary_command(
+                CANARY_COMMANDS[command], reason, at_once=request.move_running_episodes
+            )
         elif command in ROLLOUT_COMMANDS:
-            _check_no_slot(slot_name)
             with core.decisions.transaction():
-                text = _run_rollout_command(core, command, reason, split_percent, plan)
+                text = _run_rollout_command(core, request, reason)
                 core.settle_rollout()
-        elif command == Command.NOTE:
-            _check_no_slot(slot_name)
-            text = 'recorded'
+        elif command in SLOT_COMMANDS:
+            text = SLOT_COMMANDS[command](core, core.slots[request.slot])
         else:
-            text = _run_slot_command(core, command, slot_name, reason, at_once)
+            text = 'recorded' if command == Command.NOTE else _drain(core, request, reason)
         if conflict := core.decisions.take_conflict():
             raise SlotCommandRejected(conflict)
     except (CanaryCommandRejected, NotDurable, ParameterError) as error:
         raise SlotCommandRejected(str(error)) from error
     if core.recorder:
-        core.recorder.command(NAMES[command], slot_name, reason, text)
+        core.recorder.command(NAMES[command], request.slot, reason, text)
     problem = core.writer.text
     if problem:
         text += f'; NOT DURABLE, lost at restart: {problem}'
     return text
 
 
-def _check_no_slot(slot_name: str) -> None:
-    if slot_name:
-        raise SlotCommandRejected('slot must be empty for commands of the rollout')
+def _check(core: RouterCore, request: ControlSlotRequest) -> None:
+    """Raise SlotCommandRejected for what cannot be run in any state."""
+    command, at_once = request.command, request.move_running_episodes
+    if at_once and command not in (Command.DRAIN, Command.CANARY_ROLLBACK):
+        raise SlotCommandRejected(
+            'now is for DRAIN and CANARY_ROLLBACK; leave it false for other commands'
+        )
+    if command in (*CANARY_COMMANDS, *ROLLOUT_COMMANDS, Command.NOTE):
+        if request.slot:
+            raise SlotCommandRejected('slot must be empty for commands of the rollout')
+        if command == Command.CANARY_PROMOTE:
+            _check_step(core, tuple(request.plan))
+    elif command not in (Command.DRAIN, *SLOT_COMMANDS):
+        known = ', '.join(map(str, sorted(NAMES)))
+        raise SlotCommandRejected(f'unknown command {command}; allowed: {known} (see ControlSlot)')
+    elif request.slot not in core.slots:
+        raise SlotCommandRejected(
+            f'unknown slot {request.slot!r}; allowed: {", ".join(core.slots)}'
+        )
 
 
 def _check_step(core: RouterCore, expected: tuple[str, ...]) -> None:
@@ -112,19 +113,18 @@ def _check_step(core: RouterCore, expected: tuple[str, ...]) -> None:
         )
 
 
-def _run_rollout_command(
-    core: RouterCore, command: int, by: str, split_percent: int, plan: tuple[str, ...]
-) -> str:
+def _run_rollout_command(core: RouterCore, request: ControlSlotRequest, by: str) -> str:
     """
     Run a command and return a text with its effect. Raises CanaryCommandRejected and
     ParameterError, without a change.
     """
+    command, split_percent = request.command, request.split_percent
     if len(core.slots) < 2:
         raise CanaryCommandRejected('this router has one slot: it has no split and no rollout')
     if split_percent > MOST_PERCENT:
         raise CanaryCommandRejected(f'split_percent must be in [0, 100], got {split_percent}')
     if command == Command.CANARY_START:
-        return _start_rollout(core, by, plan)
+        return _start_rollout(core, by, tuple(request.plan))
     if command == Command.SKIP_SHADOW:
         return _skip_shadow(core, by)
     if command == Command.SET_SPLIT:
@@ -173,21 +173,8 @@ def _end_rollout(core: RouterCore, by: str, split_percent: int, *, is_finish: bo
     return f'{done}, {split_percent} % of new episodes to slot a'
 
 
-def _run_slot_command(
-    core: RouterCore, command: int, slot_name: str, reason: str, at_once: bool
-) -> str:
-    if command not in (Command.DRAIN, *SLOT_COMMANDS):
-        known = ', '.join(map(str, sorted(NAMES)))
-        raise SlotCommandRejected(f'unknown command {command}; allowed: {known} (see ControlSlot)')
-    slot = core.slots.get(slot_name)
-    if slot is None:
-        raise SlotCommandRejected(f'unknown slot {slot_name!r}; allowed: {", ".join(core.slots)}')
-    if command == Command.DRAIN:
-        return _drain(core, slot, reason, at_once)
-    return SLOT_COMMANDS[command](core, slot)
-
-
-def _drain(core: RouterCore, slot: Slot, reason: str, at_once: bool) -> str:
+def _drain(core: RouterCore, request: ControlSlotRequest, reason: str) -> str:
+    slot, at_once = core.slots[request.slot], request.move_running_episodes
     core.decisions.drain(slot, reason, at_once=at_once)
     limit_s = core.parameters.episode_drain_timeout_s
     leave = 'with their next request' if at_once else f'at their end, within {limit_s:g} s'

@@ -35,16 +35,15 @@ from lerobot_serve.router.canary.plan import (
 from lerobot_serve.router.canary.record import (
     CanaryEvent,
     CanaryRecord,
-    EvidenceFigures,
     LOG10_E,
     new_trial,
     saved_record,
 )
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, ON_TRIAL, TRANSITIONS
 from lerobot_serve.router.canary.watch import (
-    ACTIONS,
     Finding,
     is_complete,
+    watch_action,
     WatchAction,
     without_earlier_halts,
 )
@@ -342,7 +341,7 @@ class Canary:
         finding, reason = self._finding(facts)
         is_over = is_complete(facts.candidate.arm, record.time_ns, self.watch_minimum)
         champion = record.watch.champion_state(facts.champion)
-        action = ACTIONS[champion, finding, is_over]
+        action = watch_action(champion, finding, is_complete=is_over)
         if action is WatchAction.ROLL_BACK:
             self._transition(CanaryTrigger.ROLL_BACK, 'rolled_back', reason)
         elif action is WatchAction.KEEP:
@@ -429,16 +428,18 @@ class Canary:
         self.record.why = why[:TEXT_LIMIT]
         self.text = f'{self.state.word.replace("_", " ")}: {self.record.why}'
 
-    def _evidence_figures(self, facts: Facts) -> EvidenceFigures:
+    def _evidence_figures(self, facts: Facts) -> dict[str, float]:
         candidate, champion = facts.candidate.arm, facts.champion.arm
-        return EvidenceFigures(
-            self.record.comparison.not_worse * LOG10_E,
-            self.terms.promotion_level * LOG10_E,
-            *(candidate.success, candidate.failure),
-            *(champion.success, champion.failure),
-        )
+        return {
+            'log10_not_worse': self.record.comparison.not_worse * LOG10_E,
+            'log10_level': self.terms.promotion_level * LOG10_E,
+            'candidate_successes': candidate.success,
+            'candidate_failures': candidate.failure,
+            'champion_successes': champion.success,
+            'champion_failures': champion.failure,
+        }
 
-    def _append_event(self, what: str, why: str, figures: EvidenceFigures | None = None) -> None:
+    def _append_event(self, what: str, why: str, figures: dict[str, float] | None = None) -> None:
         event = CanaryEvent(what, why[:TEXT_LIMIT], figures, self.record.planned_policy)
         self.record.history.append(event)
         self._new.append(event)

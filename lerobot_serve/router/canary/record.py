@@ -38,31 +38,17 @@ Evidence = Annotated[float, Meta(ge=0, le=2**63)]
 
 
 @dataclass(frozen=True, slots=True)
-class EvidenceFigures:
-    """
-    What a comparison passed with: the evidence and the level that it reached, as decimal
-    logarithms, and the outcomes of the episodes of this step.
-    """
-
-    log10_not_worse: float
-    log10_level: float
-    candidate_successes: int
-    candidate_failures: int
-    champion_successes: int
-    champion_failures: int
-
-
-@dataclass(frozen=True, slots=True)
 class CanaryEvent:
     """
-    An event of a canary: its name and reason, the evidence of a passed comparison, and the policy
-    of the plan.
+    An event of a canary: its name and reason, what a comparison passed with (the evidence and the
+    level that it reached, as decimal logarithms, and the outcomes of the episodes of this step),
+    and the policy of the plan.
     """
 
     what: str
     why: str
     # for the trace; the history that is saved is without
-    figures: EvidenceFigures | None = field(default=None, compare=False)
+    figures: dict[str, float] | None = field(default=None, compare=False)
     policy: str = field(default='', compare=False)
 
 

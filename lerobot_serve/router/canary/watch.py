@@ -3,7 +3,7 @@
 The watch after a promotion: guards and the success rate go on against the warm champion. Pure.
 
 The candidate has all new episodes then, and the champion's servers still run: as long as they do,
-a candidate that turns out worse can be rolled back. The decision is one table.
+a candidate that turns out worse can be rolled back.
 """
 
 from __future__ import annotations
@@ -51,30 +51,15 @@ class WatchAction(Enum):
     PASS = 'pass'
 
 
-# slot a, the finding, whether minimum episodes and time are reached -> action
-ACTIONS: dict[tuple[Champion, Finding, bool], WatchAction] = {
-    (Champion.WARM, Finding.NONE, False): WatchAction.WATCH,
-    (Champion.WARM, Finding.NONE, True): WatchAction.PASS,
-    (Champion.WARM, Finding.GUARD, False): WatchAction.ROLL_BACK,
-    (Champion.WARM, Finding.GUARD, True): WatchAction.ROLL_BACK,
-    (Champion.WARM, Finding.WORSE, False): WatchAction.ROLL_BACK,
-    (Champion.WARM, Finding.WORSE, True): WatchAction.ROLL_BACK,
-    (Champion.COLD, Finding.NONE, False): WatchAction.WATCH,
-    (Champion.COLD, Finding.NONE, True): WatchAction.PASS,
-    # a finding does not expire: the champion takes over as soon as it is back
-    (Champion.COLD, Finding.GUARD, False): WatchAction.KEEP,
-    (Champion.COLD, Finding.GUARD, True): WatchAction.KEEP,
-    (Champion.COLD, Finding.WORSE, False): WatchAction.KEEP,
-    (Champion.COLD, Finding.WORSE, True): WatchAction.KEEP,
+def watch_action(champion: Champion, finding: Finding, *, is_complete: bool) -> WatchAction:
+    """Return what the canary does; `is_complete`: minimum episodes and time are reached."""
+    if finding is not Finding.NONE:
+        # it does not expire: the champion takes over as soon as it is back
+        return WatchAction.ROLL_BACK if champion is Champion.WARM else WatchAction.KEEP
     # a server that starts again serves the policy of its parameter until the champion is put back:
     # that ends no watch, and passes none
-    (Champion.REPLACED, Finding.NONE, False): WatchAction.WATCH,
-    (Champion.REPLACED, Finding.NONE, True): WatchAction.WATCH,
-    (Champion.REPLACED, Finding.GUARD, False): WatchAction.KEEP,
-    (Champion.REPLACED, Finding.GUARD, True): WatchAction.KEEP,
-    (Champion.REPLACED, Finding.WORSE, False): WatchAction.KEEP,
-    (Champion.REPLACED, Finding.WORSE, True): WatchAction.KEEP,
-}
+    may_pass = is_complete and champion is not Champion.REPLACED
+    return WatchAction.PASS if may_pass else WatchAction.WATCH
 
 
 @dataclass(slots=True)

@@ -7,11 +7,7 @@ Counters, loads and latencies change with each request; they wait for the timer 
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
-
 from lerobot_serve.router.canary.canary import Canary
-from lerobot_serve.router.canary.record import CanaryEvent
-from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.monitoring.reports import slot_state_code
 
@@ -19,16 +15,10 @@ from lerobot_serve.router.monitoring.reports import slot_state_code
 MAX_RATE_HZ = 10
 MIN_INTERVAL_NS = 10**9 // MAX_RATE_HZ
 
-Digest = TypeVar('Digest')
-# server, state, why, policy
-ReplicaDigest = tuple[str, int, str, str]
-# name, state, why, policy, share
-SlotDigest = tuple[str, int, str, str, int, tuple[ReplicaDigest, ...]]
-RouterDigest = tuple[int, str, tuple[SlotDigest, ...]]
-CanaryDigest = tuple[CanaryPhase, int, str, str, str, tuple[CanaryEvent, ...]]
+Digest = tuple[object, ...]
 
 
-class ChangeDetector(Generic[Digest]):
+class ChangeDetector:
     """The digest that was published last, and when."""
 
     def __init__(self) -> None:
@@ -44,7 +34,7 @@ class ChangeDetector(Generic[Digest]):
         self._published, self._published_ns = digest, now_ns
 
 
-def router_digest(table: RoutingTable, now_ns: int, storage_problem: str) -> RouterDigest:
+def router_digest(table: RoutingTable, now_ns: int, storage_problem: str) -> Digest:
     """Return the split, and the state, reason, policy and share of each slot and replica."""
     with table.lock:
         shares = table.shares(now_ns)
@@ -58,7 +48,7 @@ def router_digest(table: RoutingTable, now_ns: int, storage_problem: str) -> Rou
     return table.rules.split_percent, storage_problem, slots
 
 
-def canary_digest(canary: Canary) -> CanaryDigest:
+def canary_digest(canary: Canary) -> Digest:
     """Return the state of a canary without its progress, which its text has."""
     record = canary.record
     policies = record.policies

@@ -36,16 +36,7 @@ class DecisionPublisher(RequestObserver):
 
     def publish(self, ids: RecordIds, placement: Placement, server: str, policy: str) -> None:
         """Publish the placement of a request or goal."""
-        self._publish(
-            routing_decision(
-                placement,
-                stamp=self._context.stamp(),
-                client_id=ids.client_id,
-                episode_id=ids.episode_id,
-                policy=policy,
-                server=server,
-            )
-        )
+        self._publish(routing_decision(ids, placement, server, policy, self._context.stamp()))
 
     def _count_missing_episode_id(self, client_id: str) -> None:
         self._drops.add('no_episode_id')

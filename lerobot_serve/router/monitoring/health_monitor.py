@@ -18,15 +18,13 @@ from lerobot_serve.router.links import ReplicaConnections
 from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.change_detector import (
     canary_digest,
-    CanaryDigest,
     ChangeDetector,
+    Digest,
     router_digest,
-    RouterDigest,
 )
 from lerobot_serve.router.replicas.slot import overall_health
 from lerobot_serve.router.sessions.client_sessions import ClientSession
-from lerobot_serve.router.shadow.feed import ShadowFeed
-from lerobot_serve_interfaces.msg import RouterState, ShadowSummary
+from lerobot_serve_interfaces.msg import RouterState
 
 Publish = Callable[[RouterMessage], None]
 
@@ -52,8 +50,7 @@ class HealthMonitor:
         self._is_maintenance_queued = False
         # replicas that were ready at the last poll
         self._ready = set(core.replicas)
-        self._router_changes: ChangeDetector[RouterDigest] = ChangeDetector()
-        self._canary_changes: ChangeDetector[CanaryDigest] = ChangeDetector()
+        self._router_changes, self._canary_changes = ChangeDetector(), ChangeDetector()
 
     def on_status(self, server: str, status: ServerStatus) -> None:
         """Record the status of a replica."""
@@ -92,20 +89,19 @@ class HealthMonitor:
         has_event = core.update_canary()
         if has_event or self._canary_changes.is_due(canary_digest(core.canary.canary), now_ns):
             self._publish_canary()
-        if self._replicas_changed():
+        ready = {name for name, replica in core.replicas.items() if replica.is_ready}
+        if ready != self._ready:
             # the sessions of robots are opened there, or elsewhere, now, not with the slow poll
             self._queue_maintenance()
+        self._ready = ready
         before, self._health = self._health, overall_health(core.slots)
         if self._health != before:
-            self._report_health(before, self._publish_state())
+            state = self._publish_state()
+            if core.recorder:
+                core.recorder.state('slots', before, self._health, state.text)
+            self._log_health(state)
         elif self._router_changes.is_due(self._router_digest(), now_ns):
             self._publish_state()
-
-    def _replicas_changed(self) -> bool:
-        """Return whether a replica has become ready, or is so no more, since the last poll."""
-        ready = {name for name, replica in self._core.replicas.items() if replica.is_ready}
-        before, self._ready = self._ready, ready
-        return ready != before
 
     def _queue_maintenance(self) -> None:
         if not self._is_maintenance_queued:
@@ -124,20 +120,9 @@ class HealthMonitor:
         self._publish(state)
         return state
 
-    def _router_digest(self) -> RouterDigest:
+    def _router_digest(self) -> Digest:
         core = self._core
         return router_digest(core.table, self._context.clock(), core.storage_problem)
-
-    def _report_health(self, before: str, state: RouterState) -> None:
-        if self._core.recorder:
-            self._core.recorder.state('slots', before, self._health, state.text)
-        self._log_health(state)
-
-    def _log_changed_reason(self, state: RouterState) -> None:
-        """Log a reason that has changed while the health stayed as it was."""
-        is_due = self._context.clock() - self._logged_ns >= REASON_INTERVAL_NS
-        if state.text and state.text != self._logged_reason and is_due:
-            self._log_health(state)
 
     def _log_health(self, state: RouterState) -> None:
         self._logged_reason, self._logged_ns = state.text, self._context.clock()
@@ -153,16 +138,16 @@ class HealthMonitor:
             core.jobs.put(partial(self._close_expired, session, reason))
         self._queue_maintenance()
         state = self._publish_state()
-        self._log_changed_reason(state)
+        is_due = context.clock() - self._logged_ns >= REASON_INTERVAL_NS
+        if state.text and state.text != self._logged_reason and is_due:
+            # the health stayed as it was
+            self._log_health(state)
         self._publish(reports.diagnostics(state, name=context.name))
         self._publish_canary()
         if core.feed:
-            self._publish(self._shadow_summary(core.feed))
-
-    def _shadow_summary(self, feed: ShadowFeed) -> ShadowSummary:
-        summary = feed.comparator.summary()
-        unmet = self._core.unmet_requirements(summary.shadow_policy)
-        return shadow_summary(summary, unmet, feed.drops(), self._context.stamp())
+            summary = core.feed.comparator.summary()
+            unmet = core.unmet_requirements(summary.shadow_policy)
+            self._publish(shadow_summary(summary, unmet, core.feed.drops(), context.stamp()))
 
     def _state(self) -> RouterState:
         return reports.router_state(

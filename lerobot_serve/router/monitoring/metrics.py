@@ -31,6 +31,7 @@ from lerobot_serve.telemetry.metric_families import (
 )
 from lerobot_serve_interfaces.msg import ShadowSummary
 
+SITE_ROUTERS = 'routers of the site that this one sees, itself among them'
 # field of SlotCounters -> name of the metric, help text
 SLOT_COUNTERS = {
     'episodes': ('episodes', 'episodes placed'),
@@ -172,40 +173,23 @@ def replica_metrics(table: RoutingTable) -> list[Metric]:
 
 
 def router_metrics(table: RoutingTable, hedging: Hedging) -> list[Metric]:
+    first = 'hedged requests with the first reply to the second copy'
+    share = table.rules.split_percent / 100
     return [
         gauge('router_sessions', 'open sessions of clients', value=len(table.sessions)),
-        gauge(
-            'router_split_ratio',
-            'share of new episodes configured for slot a',
-            value=table.rules.split_percent / 100,
-        ),
+        gauge('router_split_ratio', 'share of new episodes configured for slot a', value=share),
         counter('router_hedges', 'hedged requests', value=hedging.hedges),
-        counter(
-            'router_hedges_won',
-            'hedged requests with the first reply to the second copy',
-            value=hedging.won,
-        ),
+        counter('router_hedges_won', first, value=hedging.won),
     ]
 
 
 def shared_state_metrics(shared: SharedState) -> list[Metric]:
-    return [
-        gauge(
-            'router_site_routers',
-            'routers of the site that this one sees, itself among them',
-            value=shared.routers,
-        ),
-        gauge(
-            'router_leads_rollout',
-            '1 when this router runs the rollout of its site',
-            value=shared.leads,
-        ),
-        gauge(
-            'router_shared_state_up',
-            '1 when the shared state is heard of',
-            value=not shared.is_away,
-        ),
-    ]
+    found = {
+        'site_routers': (SITE_ROUTERS, shared.routers),
+        'leads_rollout': ('1 when this router runs the rollout of its site', shared.leads),
+        'shared_state_up': ('1 when the shared state is heard of', not shared.is_away),
+    }
+    return [gauge(f'router_{name}', text, value=value) for name, (text, value) in found.items()]
 
 
 def canary_state(now: CanaryPhase) -> Metric:
@@ -216,18 +200,11 @@ def canary_state(now: CanaryPhase) -> Metric:
 
 
 def shadow_metrics(summary: ShadowSummary) -> list[Metric]:
+    hours, trips = summary.hours_in_shadow, summary.cage_trips
     made = [
-        gauge(
-            'router_shadow_hours',
-            'hours that the policy has been in shadow',
-            value=summary.hours_in_shadow,
-        ),
+        gauge('router_shadow_hours', 'hours that the policy has been in shadow', value=hours),
         counter('router_shadow_samples', 'comparisons', value=summary.samples),
-        counter(
-            'router_shadow_cage_trips',
-            'comparisons that would trip the cage',
-            value=summary.cage_trips,
-        ),
+        counter('router_shadow_cage_trips', 'comparisons that would trip the cage', value=trips),
     ]
     means = {
         'router_shadow_divergence': summary.divergence_mean,

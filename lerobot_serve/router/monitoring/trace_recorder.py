@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path.chunk import ReplySummary
@@ -54,21 +55,10 @@ class RouterTraceRecorder(Recorder, RequestObserver):
 
     def placed(self, ids: RecordIds, placement: Placement, server: str, policy: str) -> None:
         """Record a placement or a move."""
+        values = asdict(placement) | {'split_version': placement.split_version or None}
         self.write(
             records.PlacementRecord(
-                self.clock(),
-                *ids.fields(),
-                slot=placement.slot,
-                bucket=placement.bucket,
-                split_percent=placement.split_percent,
-                moved=placement.moved,
-                routing_key=placement.key,
-                missing_episode_id=placement.missing_episode_id,
-                sticky=placement.sticky,
-                server=server,
-                policy=policy,
-                reason=placement.reason,
-                split_version=placement.split_version or None,
+                self.clock(), *ids.fields(), server=server, policy=policy, **values
             )
         )
 
@@ -82,41 +72,37 @@ class RouterTraceRecorder(Recorder, RequestObserver):
     ) -> None:
         """Record a reply, with actions or without."""
         now_ns = self.clock()
-        self.write(
-            records.RequestRecord(
-                now_ns,
-                *request.ids.fields(),
-                status=STATUSES.get(reply.status, str(reply.status)),
-                episode=request.header.episode,
-                routing=trace_routing(request),
-                server=server,
-                policy=reply.policy,
-                seed=reply.seed,
-                queue_wait_ms=reply.queue_wait_ms,
-                processing_ms=reply.processing_ms,
-                inference_ms=reply.inference_ms,
-                round_trip_ms=(now_ns - request.started_ns) / 1e6,
-                chunk_bytes=len(raw),
-            )
+        self._request(
+            request,
+            now_ns,
+            STATUSES.get(reply.status, str(reply.status)),
+            server=server,
+            policy=reply.policy,
+            seed=reply.seed,
+            queue_wait_ms=reply.queue_wait_ms,
+            processing_ms=reply.processing_ms,
+            inference_ms=reply.inference_ms,
+            round_trip_ms=(now_ns - request.started_ns) / 1e6,
+            chunk_bytes=len(raw),
         )
 
     def on_failed(self, request: InFlightRequest, status: Status, text: str) -> None:
         """Record a reply without actions by the router itself."""
-        self._unanswered(request, status, text)
+        self._request(request, self.clock(), records.enum_name(status), reason=text)
 
     def on_dropped(self, request: InFlightRequest, reason: str) -> None:
         """Record a request that ended without a reply."""
-        self._unanswered(request, reason, '')
+        self._request(request, self.clock(), reason)
 
-    def _unanswered(self, request: InFlightRequest, status: Status | str, reason: str) -> None:
+    def _request(self, request: InFlightRequest, now_ns: int, status: str, **more: Any) -> None:
         self.write(
             records.RequestRecord(
-                self.clock(),
+                now_ns,
                 *request.ids.fields(),
-                status=records.enum_name(status),
+                status=status,
                 episode=request.header.episode,
                 routing=trace_routing(request),
-                reason=reason,
+                **more,
             )
         )
 
@@ -129,7 +115,7 @@ class RouterTraceRecorder(Recorder, RequestObserver):
                 reason=event.why,
                 policy=event.policy,
                 share_percent=share_percent,
-                evidence=asdict(event.figures) if event.figures else None,
+                evidence=event.figures,
             )
         )
 

@@ -27,7 +27,7 @@ class Placement:
     """
     The placement of an episode, as published in RoutingDecision.
 
-    key                 key of the bucket: the episode_id, or the request id without one
+    routing_key         key of the bucket: the episode_id, or the request id without one
     split_percent       split at the time of placement; None in a router with one slot
     sticky              the episode was placed before and keeps its slot
     missing_episode_id  the request has no episode_id: the placement holds for this request
@@ -36,7 +36,7 @@ class Placement:
     reason              why the slot is not that of the split; empty when it is
     """
 
-    key: str
+    routing_key: str
     bucket: int
     slot: str
     split_percent: int | None

@@ -175,7 +175,7 @@ class SlotStats:
         stats.requests += 1
         stats.cache_hits += placement.sticky
         stats.cache_misses += not placement.sticky
-        episode_id = '' if placement.missing_episode_id else placement.key
+        episode_id = '' if placement.missing_episode_id else placement.routing_key
         before = self._current_episodes.get(client_id, '')
         if before != episode_id:
             self.end_episode(client_id, now_ns)

@@ -135,11 +135,7 @@ def _is_cut(file: BinaryIO, opcode: int, length: int, size: int) -> bool:
             return True
         *_, whole, _, words, stored = CHUNK_HEAD.unpack(data)
         return not words and whole == stored == length - CHUNK_HEAD.size
-    return not opcode and not length and all(not any(part) for part in iter(_part(file), b''))
-
-
-def _part(file: BinaryIO) -> Callable[[], bytes]:
-    return lambda: file.read(1 << 16)
+    return not opcode and not length and not any(map(any, iter(lambda: file.read(1 << 16), b'')))
 
 
 def _opened(opcode: int, data: bytes, name: str, on_damage: ReportDamage) -> Iterator[McapRecord]:

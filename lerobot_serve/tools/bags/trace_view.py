@@ -19,7 +19,7 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import EdgeState, ExecutedAction, RoutingDecision
-from lerobot_serve.contract.schema import Flag, Status
+from lerobot_serve.contract.schema import Flag
 from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.tools.bags.message import (
     BagMessage,
@@ -45,6 +45,7 @@ from lerobot_serve.trace.format.records import (
     RequestRecord,
     routing,
     StateRecord,
+    STATUSES,
     TraceRecord,
 )
 from lerobot_serve.trace.format.replay_field import chunk_range, repeated_rows
@@ -53,7 +54,7 @@ ROBOT_FILE_LIMIT_BYTES = 1 << 20
 LimitsIn = Callable[[str], str]
 # messages of two topics may be recorded this much out of order
 SLACK_NS = 50_000_000
-STATUSES = {int(status): status.name.lower() for status in Status}
+PLACEMENT_FIELDS = set(PlacementRecord.__struct_fields__) - set(TraceRecord.__struct_fields__)
 
 
 class BagRun(TraceRun):
@@ -236,21 +237,9 @@ def executed_record(now_ns: int, executed: ExecutedAction) -> ExecutedRecord:
 def decision_record(now_ns: int, decision: RoutingDecision) -> PlacementRecord:
     """Return the record of a placement."""
     ids = RecordIds(decision.client_id, episode_id=decision.episode_id)
-    return PlacementRecord(
-        now_ns,
-        *ids.fields(),
-        slot=decision.slot,
-        bucket=decision.bucket,
-        split_percent=decision.split_percent,
-        moved=decision.moved,
-        routing_key=decision.routing_key,
-        missing_episode_id=decision.missing_episode_id,
-        sticky=decision.sticky,
-        server=decision.server,
-        policy=decision.policy,
-        reason=decision.reason,
-        split_version=decision.split_version or None,
-    )
+    values = {name: getattr(decision, name) for name in PLACEMENT_FIELDS}
+    values['split_version'] = decision.split_version or None
+    return PlacementRecord(now_ns, *ids.fields(), **values)
 
 
 def request_record(pair: RequestReply, chunk: Chunk) -> RequestRecord:

@@ -14,6 +14,7 @@ import contextlib
 from functools import partial
 import os
 import socket
+import sys
 import time
 import traceback
 
@@ -23,7 +24,7 @@ from lerobot_serve.access.token_file import open_tokens, Tokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.dashboard.access.rules import NOT_PRIVATE
+from lerobot_serve.tools.dashboard.access import NOT_PRIVATE
 from lerobot_serve.tools.dashboard.commands.runner import CommandRunner
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder
@@ -32,10 +33,9 @@ from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
 from lerobot_serve.tools.dashboard.evidence.explanations import Explanations
 from lerobot_serve.tools.dashboard.http.application import Application, Sources
-from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute, SiteAccess
+from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute
 from lerobot_serve.tools.dashboard.http.page_files import Page, read_page
-from lerobot_serve.tools.dashboard.http.server import HttpServer, Listen
-from lerobot_serve.tools.dashboard.robot.window import Heard
+from lerobot_serve.tools.dashboard.http.server import HttpServer
 from lerobot_serve.tools.dashboard.ros.fleet_poll import FleetPoll
 from lerobot_serve.tools.dashboard.ros.fleet_topics import FleetTopics
 from lerobot_serve.tools.dashboard.ros.parameter_reader import ParameterReader
@@ -75,14 +75,21 @@ class DashboardNode(SteadyClockNode):
             start_parameter_services=False,
         )
         self._settings, self._tokens = settings, tokens
-        self._site = SiteAccess(is_loopback_address(settings.address), tls is not None)
-        self._document = FleetDocument(site_row(self._site), int(time.monotonic() * 1000))
+        is_private = tls is not None or is_loopback_address(settings.address)
+        self._document = FleetDocument(
+            site_row(is_private=is_private), int(time.monotonic() * 1000)
+        )
         self._recorder = FleetRecorder(self._document)
         self._threads = ThreadPoolExecutor(THREADS, 'request')
         self._explanations = Explanations(settings.trace_folder)
         self._captures = Captures(settings.capture_folder)
         feed = ZenohFeed(zenoh) if zenoh else None
-        self._feeds = RobotFeeds(runtime.context, self._robot, self._on_heard, feed)
+        self._feeds = RobotFeeds(
+            runtime.context,
+            self._robot,
+            lambda robot, heard: self.http.call(self._application.on_heard, robot, heard),
+            feed,
+        )
         self._parameters = ParameterReader(
             lambda: FleetClient(READ_LIMIT_S, node=self, operator=NAME)
         )
@@ -93,28 +100,26 @@ class DashboardNode(SteadyClockNode):
             lambda turn: self.http.call(self._application.on_turn, turn),
             lambda: self._application.viewer_count,
         )
-        self._application = self._build_application(page)
-        listen = Listen(settings.address, settings.port, tls)
+        self._application = self._build_application(page, is_private, tls is not None)
         self.http = HttpServer(
-            self._application.web,
-            listen,
-            self._application.connections,
-            partial(_fail, runtime),
+            self._application, settings.address, settings.port, partial(_fail, runtime), tls
         )
-        self.http.on_close(self._application.end)
         self.http.start()
         self._start_threads(runtime)
         print_address(settings, self.http.port, tokens, is_tls=tls is not None)
 
-    def _build_application(self, page: Page) -> Application:
+    def _build_application(self, page: Page, is_private: bool, is_tls: bool) -> Application:
         runner = CommandRunner(
             self._recorder,
-            self._open_client,
+            # of a person; any thread but the executor's
+            lambda operator, limit_s: FleetClient(limit_s, node=self, operator=operator),
             self.get_logger().info,
             self._poll.deposit_outcome,
             self._poll.deposit_loading,
         )
-        commands = CommandsRoute(self._site, self._tokens, runner.run, self._threads)
+        commands = CommandsRoute(
+            self._tokens, runner.run, self._threads, is_private=is_private, is_tls=is_tls
+        )
         sources = Sources(
             evidence=self._evidence,
             requests=self._feeds.requests,
@@ -139,19 +144,12 @@ class DashboardNode(SteadyClockNode):
         runtime.thread('parameters', partial(self._parameters.run, runtime.stop))
         runtime.thread('robots', partial(self._feeds.run, runtime.stop), self._feeds.wake)
 
-    def _open_client(self, operator: str, limit_s: float) -> FleetClient:
-        """Return a client on this node, of a person. Any thread but the executor's."""
-        return FleetClient(limit_s, node=self, operator=operator)
-
     def _robot(self, node: str) -> RobotView | None:
         """Return the newest state of a robot; None while it is not heard of. Thread `robots`."""
         with contextlib.suppress(UserError):
             robot = self._recorder.robot(node)
             return None if robot.is_silent else robot
         return None
-
-    def _on_heard(self, robot: str, heard: Heard) -> None:
-        self.http.call(self._application.on_heard, robot, heard)
 
     def _evidence(self, router: str) -> Json | None:
         found = self._recorder.evidence(router)
@@ -180,16 +178,15 @@ def _fail(runtime: NodeRuntime, error: Exception) -> None:
     runtime.stop_requested.set()
 
 
-def site_row(site: SiteAccess) -> Json:
+def site_row(*, is_private: bool) -> Json:
     """Return what the page shows about the dashboard itself."""
-    can_act = site.is_loopback or site.is_tls
     return {
         'domain': int(os.environ.get('ROS_DOMAIN_ID') or 0),
         'host': socket.gethostname(),
         'version': __version__,
         'started': instant(),
-        'can_act': can_act,
-        'why_not': '' if can_act else NOT_PRIVATE.text,
+        'can_act': is_private,
+        'why_not': '' if is_private else NOT_PRIVATE,
     }
 
 
@@ -203,7 +200,7 @@ def print_address(settings: DashboardSettings, port: int, tokens: Tokens, *, is_
     """Print where the page is: with the token where only this person reads it."""
     host = f'[{settings.address}]' if ':' in settings.address else settings.address
     address = f'{"https" if is_tls else "http"}://{host}:{port}/'
-    if settings.prints_token:
+    if settings.print_token or sys.stdout.isatty():
         name = tokens.names[0]
         print(f'{address}#token={tokens.token_of(name)}  (acts as {name})', flush=True)
     else:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-import sys
 from typing import Annotated, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError
@@ -59,11 +58,6 @@ class DashboardSettings:
     @property
     def tokens(self) -> Path:
         return (self.token_file or ros_home() / TOKENS).expanduser().absolute()
-
-    @property
-    def prints_token(self) -> bool:
-        """Whether to print the address with the token."""
-        return self.print_token or sys.stdout.isatty()
 
     def __post_init__(self) -> None:
         """Raise UserError for what cannot be right."""

@@ -6,6 +6,7 @@ the ROS graph spins in a thread of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -60,46 +61,27 @@ class ExaminationRequest:
     link_servers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyFindings:
-    """Findings on the policy, on its match with the robot, and on capacity."""
-
-    policy: list[Finding]
-    agreement: list[Finding]
-    capacity: list[Finding]
-
-
-@dataclass(slots=True)
-class GraphFindings:
-    """Findings about the ROS graph."""
-
-    middleware: MiddlewareFacts = field(default_factory=MiddlewareFacts)
-    topics: list[Finding] = field(default_factory=list)
-    ros2_control: list[Finding] = field(default_factory=list)
-
-
 def run_checks(request: ExaminationRequest) -> Groups:
     """Return all findings."""
     before, host = machine.read_clocks(), machine.read_machine()
     robot, of_file = (
         robots.check_robot_file(request.robot_file) if request.robot_file else (None, [])
     )
-    graph = query_graph(host, robot, request)
+    middleware, of_graph = query_graph(host, robot, request)
     over_zenoh = probe_link(
         request.link, request.link_client, request.wait_s, request.link_servers
     )
     examined = policy_findings(request, robot)
     kind = request.parameters.policy_kind if request.parameters else ''
-    machine_findings = environment.check_environment(host, graph.middleware, kind)
+    machine_findings = environment.check_environment(host, middleware, kind)
     clocks = machine.check_clocks(before, machine.read_clocks())
     return {
         'environment': [*machine_findings, *clocks],
-        'policy': examined.policy,
-        'robot': (of_file + examined.agreement) or [skipped('robot', NO_ROBOT)],
-        'topics': graph.topics,
-        'ros2_control': graph.ros2_control,
+        'policy': examined['policy'],
+        'robot': [*of_file, *examined['agreement']] or [skipped('robot', NO_ROBOT)],
+        **of_graph,
         'link': check_link(over_zenoh),
-        'capacity': examined.capacity,
+        'capacity': examined['capacity'],
     }
 
 
@@ -122,31 +104,36 @@ def find_kind(folder: str) -> tuple[str, tuple[Finding, ...]]:
         return '', (failure(policy.LOADS, str(error), how),)
 
 
-def policy_findings(request: ExaminationRequest, robot: RobotDescription | None) -> PolicyFindings:
-    """Load the policy and check it."""
-    unusable = [skipped('capacity', 'the policy cannot be used')]
-    if request.parameters is None:
-        return PolicyFindings([skipped('policy', NO_POLICY)], [], [skipped('capacity', NO_POLICY)])
+def policy_findings(request: ExaminationRequest, robot: RobotDescription | None) -> Groups:
+    """Load the policy and check it, its match with the robot, and the capacity of a server."""
+    parameters = request.parameters
+    if parameters is None:
+        return _groups([skipped('policy', NO_POLICY)], [], skipped('capacity', NO_POLICY))
+    unusable = skipped('capacity', 'the policy cannot be used')
     if request.unknown:
-        return PolicyFindings([*request.unknown], [], unusable)
-    parameters, taken = policy.with_robot_names(robot, request.parameters)
+        return _groups(request.unknown, [], unusable)
+    parameters, taken = policy.with_robot_names(robot, parameters)
     examined = policy.examine_policy(parameters)
     findings = [*policy.training_findings(parameters), *examined.findings]
     pace = examined.pace(robot)
     if not (examined.served and pace):
-        return PolicyFindings(findings, [], unusable)
+        return _groups(findings, [], unusable)
     agreement = robots.check_agreement(robot, examined.served, parameters, taken) if robot else []
     capacity = speed.check_capacity(
         pace,
         exclusive=policy.is_exclusive(examined.served),
         network_s=parameters.network_round_trip_ms / 1e3,
     )
-    return PolicyFindings([*findings, speed.check_forward_time(pace)], agreement, [capacity])
+    return _groups([*findings, speed.check_forward_time(pace)], agreement, capacity)
+
+
+def _groups(findings: Sequence[Finding], agreement: list[Finding], capacity: Finding) -> Groups:
+    return {'policy': findings, 'agreement': agreement, 'capacity': [capacity]}
 
 
 def query_graph(
     host: machine.MachineFacts, robot: RobotDescription | None, request: ExaminationRequest
-) -> GraphFindings:
+) -> tuple[MiddlewareFacts, Groups]:
     """Check the ROS graph with a temporary node; skipped for an invalid ROS_DOMAIN_ID."""
     if environment.domain(host.variables.get('ROS_DOMAIN_ID', '')).verdict is FindingLevel.FAILURE:
         return graph_unavailable('see ROS_DOMAIN_ID')
@@ -169,22 +156,22 @@ def query_graph(
         runtime.close()
 
 
-def check_graph(node: DoctorNode, robot: RobotDescription | None) -> GraphFindings:
-    graph = GraphFindings(node.middleware())
+def check_graph(
+    node: DoctorNode, robot: RobotDescription | None
+) -> tuple[MiddlewareFacts, Groups]:
+    middleware = node.middleware()
     subscribers: tuple[str, ...] = ()
-    if robot is None:
-        graph.topics = [skipped('topics', 'no robot file lists the topics')]
-    else:
-        graph.topics = [topics.check_input(heard) for heard in node.sample_inputs(robot)]
+    of_topics = [skipped('topics', 'no robot file lists the topics')]
+    if robot:
+        of_topics = [topics.check_input(heard) for heard in node.sample_inputs(robot)]
         commands = node.command_topic(robot)
-        graph.topics += topics.check_commands(commands)
+        of_topics += topics.check_commands(commands)
         subscribers = tuple(end.node for end in commands.subscribers)
-    graph.ros2_control = ros2_control.check_controllers(
-        node.controller_managers(subscribers), robot
-    )
-    return graph
+    managers = node.controller_managers(subscribers)
+    of_control = ros2_control.check_controllers(managers, robot)
+    return middleware, {'topics': of_topics, 'ros2_control': of_control}
 
 
-def graph_unavailable(error: str) -> GraphFindings:
+def graph_unavailable(error: str) -> tuple[MiddlewareFacts, Groups]:
     nothing = [skipped('ROS', 'ROS does not start')]
-    return GraphFindings(MiddlewareFacts(error=error), nothing, nothing)
+    return MiddlewareFacts(error=error), {'topics': nothing, 'ros2_control': nothing}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 
 from lerobot_serve.tools.output.report import Facts, Part, Report
@@ -96,7 +96,10 @@ def doctor_report(groups: Groups) -> Report:
         'outcome': worst_level(groups).value,
         'counts': {verdict.value: counts[verdict] for verdict in MARKS},
         'groups': [
-            {'name': name, 'findings': list(map(_object, findings))}
+            {
+                'name': name,
+                'findings': [asdict(each) | {'verdict': each.verdict.value} for each in findings],
+            }
             for name, findings in groups.items()
         ],
     }
@@ -126,15 +129,6 @@ def summary(groups: Groups) -> str:
         for v in MARKS
         if found[v] or v in PLURAL
     )
-
-
-def _object(finding: Finding) -> dict[str, str]:
-    return {
-        'name': finding.name,
-        'verdict': finding.verdict.value,
-        'found': finding.found,
-        'remedy': finding.remedy,
-    }
 
 
 def one_line(text: str) -> str:

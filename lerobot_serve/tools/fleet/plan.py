@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 import hashlib
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -38,13 +38,14 @@ from lerobot_serve.tools.fleet.shipped import policy_of, ROBOTS, shipped_or_path
 __all__ = ['FleetProcess', 'Stage', 'fleet_plan', 'with_own_state']
 
 PATHS = ('_file', '_keys', '_folder', '_root', '.mapping')
-PARAMETERS: dict[str, type[Any]] = {
-    'policy_server': ServerParameters,
-    'policy_router': RouterParameters,
-    'gateway': GatewayParameters,
-    'sim_robot': SimParameters,
-    'edge_controller': EdgeParameters,
-    'learner': LearnerParameters,
+# executable -> when it starts, and its parameters
+NODES: dict[str, tuple[Stage, type[Any]]] = {
+    'policy_server': (Stage.SERVER, ServerParameters),
+    'policy_router': (Stage.ROUTER, RouterParameters),
+    'gateway': (Stage.GATEWAY, GatewayParameters),
+    'sim_robot': (Stage.SIMULATION, SimParameters),
+    'edge_controller': (Stage.ROBOT, EdgeParameters),
+    'learner': (Stage.LEARNER, LearnerParameters),
 }
 Group = dict[str, Any]
 T = TypeVar('T', bound=Struct)
@@ -83,12 +84,8 @@ class NoKeys(Struct, frozen=True):
     """A section of parameters alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """One replica, before the router is known."""
-
-    process: FleetProcess
-    slot: str
+# one replica with its slot, before the router is known
+Server = tuple[FleetProcess, str]
 
 
 def fleet_plan(text: str, name: str, folder: Path) -> tuple[FleetProcess, ...]:
@@ -111,9 +108,9 @@ class _Planner:
         file, sections = self._file, self._sections
         servers = list(self._servers())
         router = self._router(servers, sections.router) if sections.router is not UNSET else None
-        names = [router.node] if router else [server.process.node for server in servers]
+        names = [router.node] if router else [process.node for process, _ in servers]
         robots = list(self._robots(names, router))
-        processes = [server.process for server in servers]
+        processes = [process for process, _ in servers]
         processes += [router] if router else []
         if sections.gateway is not UNSET:
             processes.append(self._gateway(names, sections.gateway))
@@ -139,13 +136,13 @@ class _Planner:
 
     # servers
 
-    def _servers(self) -> Iterator[_Server]:
+    def _servers(self) -> Iterator[Server]:
         for name, given in (self._sections.servers or {}).items():
             place = ('servers', name)
             self._check_token(place, name)
             yield from self._replicas(place, name, given)
 
-    def _replicas(self, place: Place, name: str, given: Group | None) -> Iterator[_Server]:
+    def _replicas(self, place: Place, name: str, given: Group | None) -> Iterator[Server]:
         if 'count' in (given or ()):
             text = "unknown field 'count'; did you mean replicas?"
             raise self._file.error(place, text, ('count',))
@@ -155,10 +152,8 @@ class _Planner:
         values['slot'] = 'prod' if keys.slot == 'shadow' else keys.slot
         for index in range(keys.replicas):
             own = name if keys.replicas == 1 else f'{name}_{index + 1}'
-            process = self._process(
-                place, own, Stage.SERVER, 'policy_server', own, _ports(values, index)
-            )
-            yield _Server(process, keys.slot)
+            process = self._process(place, own, 'policy_server', own, _ports(values, index))
+            yield process, keys.slot
 
     def _policy(self, place: Place, policy: str | UnsetType, values: Group) -> dict[str, str]:
         if policy is not UNSET:
@@ -170,17 +165,17 @@ class _Planner:
 
     # the router
 
-    def _router(self, servers: list[_Server], given: Group | None) -> FleetProcess:
+    def _router(self, servers: list[Server], given: Group | None) -> FleetProcess:
         place = ('router',)
         _, values = self._values(place, given, 'policy_router', NoKeys)
         values = self._slots(servers, given or {}) | values
-        return self._process(place, 'router', Stage.ROUTER, 'policy_router', '', values)
+        return self._process(place, 'router', 'policy_router', '', values)
 
-    def _slots(self, servers: list[_Server], given: Group) -> Group:
+    def _slots(self, servers: list[Server], given: Group) -> Group:
         """Return the parameters of the router, which has these, that name its servers."""
         by_slot: dict[str, list[str]] = {}
-        for server in servers:
-            by_slot.setdefault(server.slot, []).append(server.process.node)
+        for process, slot in servers:
+            by_slot.setdefault(slot, []).append(process.node)
         shadows = by_slot.pop('shadow', [])
         if len(shadows) > 1:
             raise self._file.error(('servers',), f'only one may have slot shadow, got {shadows}')
@@ -207,7 +202,7 @@ class _Planner:
         place = ('learner',)
         _, values = self._values(place, given, 'learner', NoKeys)
         values = learner_values(self._file, values, planned, self._namespace)
-        return self._process(place, 'learner', Stage.LEARNER, 'learner', '', values)
+        return self._process(place, 'learner', 'learner', '', values)
 
     # the gateway
 
@@ -223,7 +218,7 @@ class _Planner:
                     '`router:`, or `server: /NAME/policy_server`',
                 )
             values['server'] = servers[0]
-        return self._process(place, 'gateway', Stage.GATEWAY, 'gateway', '', values)
+        return self._process(place, 'gateway', 'gateway', '', values)
 
     # robots
 
@@ -282,9 +277,7 @@ class _Planner:
             with self._file.at((*place, 'robot')):
                 file = shipped_or_path('robot file', keys.robot, self._file.folder, ROBOTS)
             values['robot_file'] = str(file)
-        yield self._process(
-            place, name, Stage.ROBOT, 'edge_controller', name, _ports(values, index)
-        )
+        yield self._process(place, name, 'edge_controller', name, _ports(values, index))
 
     def _local(self, place: Place, name: str, given: Group | None, index: int) -> FleetProcess:
         """Return the policy server of a robot of its own."""
@@ -293,9 +286,7 @@ class _Planner:
             raise self._file.error((*here, 'slot'), 'is of servers of a router; remove it')
         keys, values = self._values(here, given, 'policy_server', LocalKeys)
         values = self._policy(here, keys.policy, values) | values
-        return self._process(
-            here, f'{name}.local', Stage.SERVER, 'policy_server', name, _ports(values, index)
-        )
+        return self._process(here, f'{name}.local', 'policy_server', name, _ports(values, index))
 
     def _check_robot(self, place: Place, keys: RobotKeys, values: Group) -> None:
         """Raise UserError for keys that do not fit together."""
@@ -322,7 +313,7 @@ class _Planner:
         if router:
             values['outcome_topic'] = f'{router.node}/outcome'
         values |= self._values(here, given, 'sim_robot', NoKeys)[1]
-        return self._process(here, f'{name}.sim', Stage.SIMULATION, 'sim_robot', name, values)
+        return self._process(here, f'{name}.sim', 'sim_robot', name, values)
 
     # of all
 
@@ -336,7 +327,7 @@ class _Planner:
         """Return the own keys of a section, and its parameters. Raises UserError."""
         keys = self._file.load(own, given, place)
         names = own.__struct_fields__
-        specs = {spec.name: spec for spec in parameter_specs(PARAMETERS[executable])}
+        specs = {spec.name: spec for spec in parameter_specs(NODES[executable][1])}
         rest = {key: value for key, value in (given or {}).items() if key not in names}
         values = {}
         for name, value in flattened(rest):
@@ -356,14 +347,14 @@ class _Planner:
         self,
         place: Place,
         name: str,
-        stage: Stage,
         executable: str,
         namespace: str,
         values: dict[str, Any],
     ) -> FleetProcess:
         """Return the process; its values are checked together. Raises UserError."""
+        stage, kind = NODES[executable]
         with self._file.at(place):
-            build_parameters(PARAMETERS[executable], values)
+            build_parameters(kind, values)
         inner = '/'.join(filter(None, [self._namespace, namespace]))
         return FleetProcess(name, stage, executable, inner, values, self._sections.log_level or '')
 

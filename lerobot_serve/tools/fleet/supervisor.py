@@ -87,7 +87,10 @@ class Supervisor:
             for child in self._children:
                 self._start(child)
             self._say(f'{len(self._children)} processes started; Ctrl-C ends them in order')
-            while self._may_run():
+            # a page without a fleet is not a fleet
+            while self._may_go_on() and any(
+                child.is_active for child in self._children if child.planned.stage in WORDS
+            ):
                 self._step()
         finally:
             # also after an error: a robot that is killed does not come to rest
@@ -97,17 +100,12 @@ class Supervisor:
                 signal.signal(number, handler)
         return int(any(child.is_given_up or child.status for child in self._children))
 
-    def _may_run(self) -> bool:
-        may_go_on = self._is_heard and not self._stops and not self._failed_stage()
-        return may_go_on and self._any_active()
+    def _may_go_on(self) -> bool:
+        return self._is_heard and not self._stops and not self._failed_stage()
 
     def _on_signal(self, number: int, frame: object) -> None:
         # a terminal that is closed sends several SIGHUP; only a person's second signal kills
         self._stops = 1 if number == signal.SIGHUP and self._stops else self._stops + 1
-
-    def _any_active(self) -> bool:
-        # a page without a fleet is not a fleet
-        return any(c.is_active for c in self._children if c.planned.stage in WORDS)
 
     def _failed_stage(self) -> Stage | None:
         """Return a stage without which the fleet cannot run: all of it ended, one given up."""
@@ -176,7 +174,7 @@ class Supervisor:
             self._selector.unregister(process.stdout)
         process.stdout.close()
         child.running, child.status = None, process.returncode
-        if self._is_heard and not self._stops and not self._failed_stage():
+        if self._may_go_on():
             self._decide(child)
 
     def _decide(self, child: Child) -> None:

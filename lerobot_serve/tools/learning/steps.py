@@ -26,8 +26,20 @@ from lerobot_serve.learner.steps.lines import (
     TrainDone,
     TrainJob,
 )
-from lerobot_serve.learner.trainers.base import Progress, Trainer, TrainingStopped
-from lerobot_serve.learner.trainers.loading import load_trainer
+from lerobot_serve.learner.trainers.base import (
+    Progress,
+    Trainer,
+    TrainerError,
+    TrainingStopped,
+)
+from lerobot_serve.learner.trainers.command import CommandTrainer
+from lerobot_serve.learner.trainers.trainer_file import (
+    BUILTIN,
+    BuiltinOptions,
+    CommandOptions,
+    read_trainer_file,
+)
+from lerobot_serve.requirements import install_command
 from lerobot_serve.tools.dataset.staging import sync_tree
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import PublishError, VersionError
@@ -64,6 +76,22 @@ def _skip(report: Callable[[Report], None], folder: Path, why: str) -> None:
 def _fingerprint(folder: Path) -> str:
     """Return the id of a version, or what a policy server computes. Raises VersionError."""
     return read_manifest(folder).id if is_version(folder) else identify(folder).fingerprint
+
+
+def load_trainer(name: str) -> Trainer:
+    """Return the trainer `builtin`, or that of a trainer file. Raises TrainerError."""
+    options = BuiltinOptions() if name == BUILTIN else read_trainer_file(Path(name))
+    if isinstance(options, CommandOptions):
+        return CommandTrainer(options)
+    try:
+        # it imports torch
+        from lerobot_serve.learner.trainers.builtin import BuiltinTrainer
+    except ImportError as error:
+        raise TrainerError(
+            f'the built-in trainer cannot run here: {error}; install its requirements '
+            f'({install_command("torch", "safetensors")})'
+        ) from error
+    return BuiltinTrainer(options)
 
 
 def train(job: TrainJob, report: Callable[[Report], None], stop: threading.Event) -> TrainDone:

@@ -7,17 +7,14 @@ The tables are in rollout_rules and slot_rules; each has every verb in every sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from lerobot_serve.contract.records import CanaryState, SlotState
 from lerobot_serve.router.canary.plan import CanaryPlan
-from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import (
-    CANDIDATE_SLOT,
     RobotView,
-    RouterView,
     waits_for_start,
 )
 from lerobot_serve.tools.operate.rollout.rollout_rules import OTHER_POLICY_RULES, ROLLOUT_RULES
@@ -95,52 +92,3 @@ def robot_rule(verb: RobotVerb, robot: RobotView) -> Rule:
     paused = robot.edge.paused and not robot.is_silent
     rule = ROBOT_RULES[verb, paused]
     return filled(rule, name=robot.name, state=robot.state, reason=robot.edge.reason)
-
-
-def drain_consequence(slot: str, router: RouterView, *, at_once: bool) -> str:
-    """Return what a drain does beside keeping new episodes away; empty for nothing."""
-    texts = ['its running episodes leave with their next request'] if at_once else []
-    canary = router.canary
-    if slot == CANDIDATE_SLOT and canary.state in (*ON_TRIAL, CanaryPhase.WAITING):
-        begun = canary.state is not CanaryPhase.WAITING
-        texts.append(
-            f'the rollout of {canary.candidate_policy} is rolled back by it, and a verdict bars it'
-            if begun
-            else 'the rollout waits until it is restored'
-        )
-    if not any(other.share_percent for other in router.state.slots if other.slot != slot):
-        texts.append(
-            'no other slot has a share: new episodes are refused, and robots without actions '
-            'descend their fallback ladders'
-        )
-    return _listed(texts)
-
-
-def restore_consequence(canary: CanaryState, plan: CanaryPlan | None) -> str:
-    """Return that a rollout which waits begins by a restore; empty when none does."""
-    if canary.state is not CanaryPhase.WAITING or waits_for_start(canary):
-        return ''
-    share = f' at {plan.steps[0].share_percent} % of new episodes' if plan else ''
-    return _listed(
-        [
-            f'the rollout of {canary.candidate_policy or "the candidate"} waits, and begins'
-            f'{share} as soon as both slots may take episodes; `lerobot-serve rollout stop` '
-            'ends it'
-        ]
-    )
-
-
-def _listed(texts: Sequence[str]) -> str:
-    return ''.join(f'; {text}' for text in texts)
-
-
-def split_refusal(canary: CanaryState) -> str:
-    """Return why an operator may not set the split now; empty when one may."""
-    if canary.state not in tuple(CanaryPhase):
-        return filled(NEWER, state=canary.state.word).text
-    if canary.state is not CanaryPhase.WAITING and canary.state not in ON_TRIAL:
-        return ''
-    return (
-        f'a rollout sets the split ({canary.text}): use `lerobot-serve rollout promote` or '
-        '`abort`, or end it with `lerobot-serve rollout stop`. Nothing was changed'
-    )

@@ -14,7 +14,6 @@ from lerobot_serve.contract.records import (
     EdgeState,
     GuardState,
     RouterState,
-    ServerStatus,
     SlotState,
 )
 from lerobot_serve.contract.types import Constants
@@ -75,14 +74,6 @@ def _shown(value: object) -> object:
     if isinstance(value, Constants):
         return value.name
     return None if isinstance(value, float) and not isfinite(value) else value
-
-
-@dataclass(frozen=True, slots=True)
-class ServerView:
-    """A policy server."""
-
-    name: str
-    status: ServerStatus
 
 
 @dataclass(frozen=True, slots=True)

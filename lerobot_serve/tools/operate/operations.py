@@ -19,7 +19,7 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown, unconfirmed_text
-from lerobot_serve.tools.operate.rollout.rollout_view import changes, RolloutSettings
+from lerobot_serve.tools.operate.rollout.rollout_view import changes
 from lerobot_serve.tools.operate.rollout.steering import split_text
 from lerobot_serve.tools.operate.rule import Effect, RobotVerb, Rule
 
@@ -34,8 +34,11 @@ RECORD_S = 1.0
 STATE_PERIOD_S = 1.5
 
 
-def read_settings(client: FleetClient, router: str) -> RolloutSettings:
-    """Return the canary parameters of a router. Raises NotReached, ResultUnknown."""
+def read_settings(client: FleetClient, router: str) -> RouterParameters:
+    """
+    Return the parameters of a router with those of its canary and its shadow; the others are the
+    defaults. Raises NotReached, ResultUnknown.
+    """
     names = [
         spec.name
         for spec in parameter_specs(RouterParameters)
@@ -43,10 +46,7 @@ def read_settings(client: FleetClient, router: str) -> RolloutSettings:
     ]
     given = client.get_parameters(router, [*names, SHADOW_SERVER])
     values = {name: value for name, value in given.items() if value is not None}
-    parameters = build_parameters(RouterParameters, values)
-    return RolloutSettings(
-        parameters.plan, parameters.terms, parameters.limits, bool(parameters.shadow_server)
-    )
+    return build_parameters(RouterParameters, values)
 
 
 def run_rule(
@@ -251,7 +251,7 @@ def _pause_change(before: RobotView, after: RobotView | None) -> list[str]:
 def report_outcome(
     client: FleetClient, router: str, episode_id: str, outcome: str, text: str
 ) -> Result:
-    """Report how an episode ended, one of OUTCOMES. Raises UserError, ResultUnknown."""
+    """Report how an episode ended, by a word. Raises UserError, ResultUnknown."""
     signed = f'{client.operator}: {text}' if text else client.operator
     accepted, reply = client.report_outcome(router, episode_id, outcome, signed)
     if not accepted:

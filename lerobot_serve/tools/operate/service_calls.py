@@ -18,6 +18,7 @@ from rclpy.parameter import Parameter, parameter_value_to_python
 from rclpy.serialization import serialize_message
 from std_srvs.srv import Trigger
 
+from lerobot_serve.contract import records
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.names import node_name
@@ -27,7 +28,6 @@ from lerobot_serve.ros.contract.service_call import (
     ServiceCallFailed,
     wait_until_discovered,
 )
-from lerobot_serve.tools.operate.fleet_state import ServerView
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome, SwapPolicy
@@ -37,11 +37,6 @@ SWAP_SERVICE = 'swap_policy'
 DISCOVERED_S = 1.0
 # a second call does nothing more; a second resume would end what another operator paused
 IDEMPOTENT_TRIGGERS = frozenset({'pause'})
-OUTCOMES = {
-    'success': EpisodeOutcome.SUCCESS,
-    'failure': EpisodeOutcome.FAILURE,
-    'aborted': EpisodeOutcome.ABORTED,
-}
 
 
 class ServiceCalls:
@@ -83,13 +78,14 @@ class ServiceCalls:
     def report_outcome(
         self, router: str, episode_id: str, outcome: str, text: str
     ) -> tuple[bool, str]:
-        """Report the outcome of an episode, one of OUTCOMES."""
+        """Report the outcome of an episode, the word of a constant of EpisodeOutcome."""
         message = EpisodeOutcome(
             stamp=self._node.get_clock().now().to_msg(),
             episode_id=episode_id,
-            outcome=OUTCOMES[outcome],
+            outcome=int(records.EpisodeOutcome.Outcome.named(outcome)),
             score=float('nan'),
-            text=_utf8(text),
+            # a text of a command line, whose bytes may be of another encoding
+            text=text.encode('utf-8', 'replace').decode(),
         )
         request = ReportOutcome.Request(outcome=message)
         reply = self._call(ReportOutcome, f'{router}/report_outcome', request)
@@ -132,11 +128,11 @@ class ServiceCalls:
         success: bool = reply.success
         return success
 
-    def server(self, node: str) -> ServerView:
+    def server(self, node: str) -> ServerStatus:
         """Return the state of a policy server."""
         service = f'{node}/get_status'
         reply = self._call(GetStatus, service, GetStatus.Request(), idempotent=True)
-        return ServerView(node, decode(ServerStatus, serialize_message(reply.status)))
+        return decode(ServerStatus, serialize_message(reply.status))
 
     def swap_policy(self, node: str, path: str) -> tuple[bool, str]:
         """Begin to replace the policy of a server; return whether it loads, and a text."""
@@ -180,11 +176,6 @@ class ServiceCalls:
             raise ResultUnknown(str(error)) from error
         finally:
             self._node.destroy_client(client)
-
-
-def _utf8(text: str) -> str:
-    """Return a text of a command line, whose bytes may be of another encoding, as UTF-8."""
-    return text.encode('utf-8', 'replace').decode()
 
 
 def _parameter(name: str, value: object) -> Any:

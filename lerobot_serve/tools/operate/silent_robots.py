@@ -10,25 +10,18 @@ from lerobot_serve.tools.operate.fleet_state import RobotView
 STOP_BY_HAND = 'if it moves, stop it at its power or its stop button'
 
 
-def missing_robot(node: str, age_s: float) -> RobotView:
-    """Return a robot that was found before and is not now."""
-    why = 'it hangs, its link is cut, or it was stopped'
-    return _silent(RobotView(node), age_s, f'not found; {why}')
+# why a robot is silent: it was found before and is not now; it is found and its state does not
+# arrive; its last state is old and no new one comes; it is not heard of, for whatever reason
+MISSING = 'not found; it hangs, its link is cut, or it was stopped'
+MUTE = 'found, and sends no state: it hangs or its link is cut'
+HUNG = 'sends no new state: it hangs or its link is cut'
+UNHEARD = 'it ended, hangs, or is not reached'
 
 
-def mute_robot(node: str) -> RobotView:
-    """Return a robot that is found and whose state does not arrive."""
-    return _silent(RobotView(node), None, 'found, and sends no state: it hangs or its link is cut')
-
-
-def hung_robot(robot: RobotView, age_s: float) -> RobotView:
-    """Return a robot whose last state is old and which sends no new one."""
-    return _silent(robot, age_s, 'sends no new state: it hangs or its link is cut')
-
-
-def unheard_robot(robot: RobotView) -> RobotView:
-    """Return a robot with its last state that is not heard of, for whatever reason."""
-    return _silent(robot, None, 'it ended, hangs, or is not reached')
+def silent(robot: RobotView, why: str, age_s: float | None = None) -> RobotView:
+    """Return a robot, with its last state, as one that is silent for so long, if that is known."""
+    since = 'silent: ' if age_s is None else f'silent for {age_text(age_s)}: '
+    return RobotView(robot.node, replace(robot.edge, reason=f'{since}{why}'), True, age_s)
 
 
 def refusal(robot: RobotView) -> str:
@@ -42,8 +35,3 @@ def refusal(robot: RobotView) -> str:
 def age_text(age_s: float) -> str:
     """Return an age in seconds, or in minutes from two minutes on."""
     return f'{age_s:.0f} s' if age_s < 120 else f'{age_s / 60:.0f} min'
-
-
-def _silent(robot: RobotView, age_s: float | None, why: str) -> RobotView:
-    since = 'silent: ' if age_s is None else f'silent for {age_text(age_s)}: '
-    return RobotView(robot.node, replace(robot.edge, reason=f'{since}{why}'), True, age_s)

@@ -31,30 +31,29 @@ LIFT = Rule(
     asks=True,
 )
 NOT_BARRED = refuse('no rollout runs, and no verdict bars slot {slot}')
-SLOT_RULES: dict[tuple[SlotVerb, str], Rule] = {
-    (SlotVerb.DRAIN, 'HEALTHY'): DRAIN,
+Row = dict[tuple[SlotVerb, str], Rule]
+
+
+def row(verb: SlotVerb, rule: Rule, *states: str) -> Row:
+    """Return the rules of a verb for the states in which it does the same."""
+    return {(verb, state): rule for state in states}
+
+
+SLOT_RULES: Row = {
+    **row(SlotVerb.DRAIN, DRAIN, 'HEALTHY', 'PROBING', 'UNAVAILABLE', 'BARRED', 'UNQUALIFIED'),
     (SlotVerb.DRAIN, 'DRAINED'): nothing('slot {slot} is drained already: {text}'),
-    (SlotVerb.DRAIN, 'PROBING'): DRAIN,
-    (SlotVerb.DRAIN, 'UNAVAILABLE'): DRAIN,
-    (SlotVerb.DRAIN, 'BARRED'): DRAIN,
-    (SlotVerb.DRAIN, 'UNQUALIFIED'): DRAIN,
     (SlotVerb.RESTORE, 'HEALTHY'): nothing('slot {slot} is healthy'),
-    (SlotVerb.RESTORE, 'DRAINED'): RESTORE,
-    (SlotVerb.RESTORE, 'PROBING'): RESTORE,
+    # BARRED: the state does not show a drain beside a verdict
+    **row(SlotVerb.RESTORE, RESTORE, 'DRAINED', 'PROBING', 'BARRED'),
     (SlotVerb.RESTORE, 'UNAVAILABLE'): refuse(
         'slot {slot} is not drained: {text}. Start its policy servers'
     ),
-    # the state does not show a drain beside a verdict
-    (SlotVerb.RESTORE, 'BARRED'): RESTORE,
-    (SlotVerb.LIFT, 'HEALTHY'): NOT_BARRED,
-    (SlotVerb.LIFT, 'DRAINED'): NOT_BARRED,
-    (SlotVerb.LIFT, 'PROBING'): NOT_BARRED,
-    (SlotVerb.LIFT, 'UNAVAILABLE'): NOT_BARRED,
-    (SlotVerb.LIFT, 'BARRED'): LIFT,
-    (SlotVerb.LIFT, 'UNQUALIFIED'): NOT_BARRED,
     (SlotVerb.RESTORE, 'UNQUALIFIED'): refuse('slot {slot} is not drained: {text}'),
+    **row(
+        SlotVerb.LIFT, NOT_BARRED, 'HEALTHY', 'DRAINED', 'PROBING', 'UNAVAILABLE', 'UNQUALIFIED'
+    ),
+    (SlotVerb.LIFT, 'BARRED'): LIFT,
 }
-
 # verb and whether the robot is paused
 ROBOT_RULES: dict[tuple[RobotVerb, bool], Rule] = {
     (RobotVerb.PAUSE, False): Rule(Effect.DO, 'slow {name} down to rest and hold it there'),

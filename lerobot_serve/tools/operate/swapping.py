@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from lerobot_serve.contract.names import node_name
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.operate.fleet_state import ServerView
 from lerobot_serve.tools.operate.names import nearest_name
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
 from lerobot_serve.tools.operate.rule import Effect, filled, refuse, Rule
@@ -37,27 +36,26 @@ NOT_ACTIVE = refuse(
 )
 
 
-def swap_rule(server: ServerView, given: str) -> Rule:
+def swap_rule(server: ServerStatus, given: str) -> Rule:
     """Return what a swap to the folder or version `given` does, with its text filled in."""
-    status = server.status
-    if status.state is not ServerStatus.State.ACTIVE:
+    if server.state is not ServerStatus.State.ACTIVE:
         rule = NOT_ACTIVE
     else:
-        rule = LOADS if status.swap is ServerStatus.Swap.LOADING else BEGIN
-    count = status.active_sessions
+        rule = LOADS if server.swap is ServerStatus.Swap.LOADING else BEGIN
+    count = server.active_sessions
     return filled(
         rule,
-        name=server.name,
+        name=server.server,
         given=given,
-        policy=status.policy,
+        policy=server.policy,
         sessions=f'{count} open session{"" if count == 1 else "s"}',
-        state=status.state.name,
-        text=status.text or 'no text',
-        swap_text=status.swap_text,
+        state=server.state.name,
+        text=server.text or 'no text',
+        swap_text=server.swap_text,
     )
 
 
-def find_server(client: FleetClient, given: str) -> ServerView:
+def find_server(client: FleetClient, given: str) -> ServerStatus:
     """Return the state of a server of a full name. Raises UserError."""
     name = f'/{node_name(given).strip("/")}'
     try:
@@ -71,39 +69,40 @@ def find_server(client: FleetClient, given: str) -> ServerView:
 
 
 def swap(
-    client: FleetClient, server: ServerView, given: str, *, wait_s: float | None = None
+    client: FleetClient, server: ServerStatus, given: str, *, wait_s: float | None = None
 ) -> Result:
     """Begin a swap; with `wait_s`, return when it has ended."""
-    accepted, text = client.swap_policy(server.name, given)
+    name = server.server
+    accepted, text = client.swap_policy(name, given)
     if not accepted:
-        raise UserError(f'{server.name} {text}. Nothing was changed')
+        raise UserError(f'{name} {text}. Nothing was changed')
     if wait_s is None:
-        return Result('swap', server.name, text, client.operator)
-    after = _ended(lambda: client.server(server.name), wait_s)
+        return Result('swap', name, text, client.operator)
+    after = _ended(lambda: client.server(name), wait_s)
     if after is None:
         raise ResultUnknown(
-            f'UNKNOWN: {server.name} accepted the swap ({text}) and has not ended it within '
-            f'{wait_s:g} s. It continues: read ServerStatus.swap_text of {server.name}/status, or '
+            f'UNKNOWN: {name} accepted the swap ({text}) and has not ended it within '
+            f'{wait_s:g} s. It continues: read ServerStatus.swap_text of {name}/status, or '
             'wait longer with --load-timeout-s'
         )
-    before, now = server.status.policy, after.status
+    before, now = server.policy, after
     if now.swap is not ServerStatus.Swap.DONE:
-        raise UserError(f'{server.name}: {now.swap_text or now.text}')
+        raise UserError(f'{name}: {now.swap_text or now.text}')
     return Result(
         'swap',
-        server.name,
+        name,
         now.swap_text,
         client.operator,
         [f'policy: {before} -> {now.policy}'] if now.policy != before else [],
     )
 
 
-def _ended(read: Callable[[], ServerView], limit_s: float) -> ServerView | None:
+def _ended(read: Callable[[], ServerStatus], limit_s: float) -> ServerStatus | None:
     """Return the state in which no policy is loaded any more; None when it lasts too long."""
     deadline_s = time.monotonic() + limit_s
     while True:
         try:
-            if (now := read()).status.swap is not ServerStatus.Swap.LOADING:
+            if (now := read()).swap is not ServerStatus.Swap.LOADING:
                 return now
         except (NotReached, ResultUnknown):
             # a busy server; it is asked again until the time is over

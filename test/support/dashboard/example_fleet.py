@@ -5,6 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from lerobot_serve.contract.records import DropCount
+from lerobot_serve.tools.dashboard.document import rows
+from support.tools.operator_states import learner_of, replica_of, robot_of, server_of, slot_of
+
 Row = dict[str, Any]
 V1, V2 = 'reach_v1@41ab77c0d2e9', 'reach_v2@5f1c09aa31bc'
 HOSTILE = ('<script>alert(1)</script>', '"><img src=x onerror=alert(2)>', "'onload='alert(3)")
@@ -17,15 +21,6 @@ TEXTS = {
     'STREAMING': '',
 }
 RUNGS = {'DEAD': 'NO_COMMAND', 'STALLED': 'HOLD', 'RECONNECTING': 'HOLD', 'DEGRADED': 'POLICY'}
-RANKS = {
-    'DEAD': 2,
-    'STALLED': 6,
-    'RECONNECTING': 8,
-    'CONNECTING': 10,
-    'DEGRADED': 13,
-    'STREAMING': 15,
-}
-SILENT_RANK, STOPPED_RANK = 0, 1
 
 
 def node_of(name: str) -> str:
@@ -34,57 +29,46 @@ def node_of(name: str) -> str:
 
 def robot(name: str, state: str = 'STREAMING', **more: Any) -> Row:
     """Return the row of a robot in a state."""
-    row: Row = {
-        'name': name,
-        'client_id': name,
-        'state': state,
-        'rung': RUNGS.get(state, 'POLICY'),
-        'paused': False,
-        'stopped': False,
-        'reason': TEXTS[state],
-        'server': '/policy_router',
-        'slot': 'a',
-        'policy': V1,
-        'episode_id': f'{name}-1',
-        'task': 'put the cube in the bin',
-        'queue_s': 1.2,
-        'action_age_s': 0.2,
-        'action_age_limit_s': 1.0,
-        'round_trip_ms': 31,
-        'network_ms': 3,
-        'stalls': 0,
-        'cage_trips': 0,
-        'rank': RANKS[state],
-    }
-    return row | more
+    found = robot_of(
+        *(node_of(name), name, state, RUNGS.get(state, 'POLICY')),
+        reason=TEXTS[state],
+        server='/policy_router',
+        slot='a',
+        policy=V1,
+        episode_id=f'{name}-1',
+        task='put the cube in the bin',
+        queue_remaining_s=1.2,
+        action_age_s=0.2,
+        round_trip_ms=31.0,
+        network_ms=3.0,
+    )
+    # one with a slash is not that of its node
+    return rows.robot_row(found, 1.0) | {'name': name} | more
 
 
 def slot(policy: str, share_percent: int, **more: Any) -> Row:
-    return {
-        'policy': policy,
-        'state': 'HEALTHY',
-        'text': '',
-        'share_percent': share_percent,
-        'episodes': 412,
-        'requests': 18211,
-        'requests_failed': 3,
-        'succeeded': 371,
-        'failed': 22,
-        'latency_p95_ms': 34,
-        'replicas': {'/v/policy_server': {'state': 'READY', 'text': '', 'policy': policy}},
-        **more,
-    }
+    found = slot_of(
+        policy=policy,
+        share_percent=share_percent,
+        episodes=412,
+        requests=18211,
+        requests_failed=3,
+        episodes_succeeded=371,
+        episodes_failed=22,
+        replicas=(replica_of('/v/policy_server', 'READY', policy=policy, latency_ms_p95=34.0),),
+    )
+    return rows.row_of(found) | more
 
 
 def guard(name: str, text: str, headroom: float | None) -> Row:
-    return {'name': name, 'text': text, 'headroom': headroom, 'is_off': text == 'off'}
+    return {'name': name, 'text': text, 'headroom': headroom}
 
 
 def rollout(phase: str = 'RUNNING', **more: Any) -> Row:
     row: Row = {
-        'phase': phase,
-        'candidate': V2,
-        'champion': V1,
+        'state': phase,
+        'candidate_policy': V2,
+        'champion_policy': V1,
         'step': 0,
         'step_count': 3,
         'share_percent': 25,
@@ -92,8 +76,10 @@ def rollout(phase: str = 'RUNNING', **more: Any) -> Row:
         'text': '37 of 30 episodes',
         'episodes_left': 12,
         'hours_left': 0.4,
-        'candidate_outcomes': [28, 37],
-        'champion_outcomes': [371, 393],
+        'candidate_successes': 28,
+        'candidate_failures': 9,
+        'champion_successes': 371,
+        'champion_failures': 22,
         'bars': [
             {'decision': 'promote', 'evidence': 0.42, 'needed': 1.3, 'ratio': 0.32},
             {'decision': 'roll back', 'evidence': 0.91, 'needed': 1.78, 'ratio': 0.51},
@@ -119,7 +105,7 @@ def router(phase: str = 'RUNNING', **more: Any) -> Row:
         'text': '',
         'split_percent': 75,
         'sessions': 24,
-        'slots': {'a': slot(V1, 75), 'b': slot(V2, 25, succeeded=28, failed=9)},
+        'slots': {'a': slot(V1, 75), 'b': slot(V2, 25, episodes_succeeded=28, episodes_failed=9)},
         'rollout': rollout(phase),
         'decisions': [
             {'at': '18:02:11', 'text': 'rollout running, 25 % to slot b'},
@@ -131,46 +117,43 @@ def router(phase: str = 'RUNNING', **more: Any) -> Row:
 
 
 def server(name: str, **more: Any) -> Row:
-    row: Row = {
-        'policy': V1,
-        'slot': 'a',
-        'device': 'cuda:0',
-        'state': 'ACTIVE',
-        'text': '',
-        'load': 0.61,
-        'memory_mb': 1840,
-        'inference_p50_ms': 21.2,
-        'inference_p99_ms': 29.8,
-        'queue_wait_p99_ms': 4.2,
-        'sessions': 8,
-        'max_sessions': 16,
-        'requests': 18211,
-        'chunks': 18190,
-        'superseded': 12,
-        'dropped': {'too_late': 2},
-    }
-    return row | more
+    found = server_of(
+        *(name, 'ACTIVE'),
+        policy=V1,
+        slot='a',
+        device='cuda:0',
+        load=0.61,
+        memory_mb=1840.0,
+        inference_ms_p50=21.2,
+        inference_ms_p99=29.8,
+        queue_wait_ms_p99=4.2,
+        active_sessions=8,
+        max_sessions=16,
+        requests=18211,
+        chunks=18190,
+        superseded=12,
+        dropped=(DropCount('too_late', 2),),
+    )
+    return rows.server_row(found) | more
 
 
 def learner(phase: str = 'TRAINING', **more: Any) -> Row:
     """Return the row of a learner in its third round."""
-    row: Row = {
-        'phase': phase,
-        'text': 'round 3: trains',
-        'round': 3,
-        'is_running': phase in ('CONVERTING', 'TRAINING', 'PUBLISHING'),
-        'parent': V1,
-        'latest': V2,
-        'episodes': 120,
-        'episodes_new': 17,
-        'episodes_wanted': 50,
-        'progress': 0.42,
-        'loss': 0.03124,
-        'has_diverged': False,
-        'remaining_s': 750,
-        'dropped': {'other_host': 12},
-    }
-    return row | more
+    found = learner_of(
+        *('/learner', phase),
+        text='round 3: trains',
+        round=3,
+        parent=V1,
+        latest=V2,
+        episodes=120,
+        episodes_new=17,
+        episodes_wanted=50,
+        progress=0.42,
+        loss=0.0312,
+        remaining_s=750.0,
+        dropped=(DropCount('other_host', 12),),
+    )
+    return rows.learner_row(found) | more
 
 
 def incident(number: int, kind: str, severity: str, who: str, text: str) -> Row:
@@ -205,11 +188,11 @@ def episodes() -> dict[str, Row]:
 def robots(count: int = 6) -> dict[str, Row]:
     """Return as many robots; the first ones have each a state of its own."""
     states = [*sorted(TEXTS), *['STREAMING'] * max(0, count - len(TEXTS))][:count]
-    rows = [
+    shown = [
         robot(f'robot_{index}', state, slot='ab'[index % 2], policy=(V1, V2)[index % 2])
         for index, state in enumerate(states, 1)
     ]
-    return {node_of(row['name']): row for row in rows}
+    return {node_of(row['name']): row for row in shown}
 
 
 def fleet(robot_count: int = 6) -> dict[str, dict[str, Row]]:

@@ -18,9 +18,9 @@ from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.merge_patch import without_nulls
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
 from lerobot_serve.tools.dashboard.http.application import Application, Sources
-from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute, SiteAccess
+from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute
 from lerobot_serve.tools.dashboard.http.page_files import read_page
-from lerobot_serve.tools.dashboard.http.server import HttpServer, Listen
+from lerobot_serve.tools.dashboard.http.server import HttpServer
 from lerobot_serve.tools.dashboard.robot.last_request import LastRequests
 from support.dashboard.example_fleet import fleet, Row
 from support.dashboard.example_robot import last_minute, request
@@ -73,13 +73,7 @@ class PageServer:
         self._requests.put(12, request())
         self._threads = ThreadPoolExecutor(THREADS, 'request')
         self._application = self._build_application()
-        self._http = HttpServer(
-            self._application.web,
-            Listen('127.0.0.1', port),
-            self._application.connections,
-            on_failure=print,
-        )
-        self._http.on_close(self._application.end)
+        self._http = HttpServer(self._application, '127.0.0.1', port, on_failure=print)
         self._http.start()
         self.port = self._http.port
         self.url = f'http://127.0.0.1:{self.port}'
@@ -117,7 +111,7 @@ class PageServer:
             captures=Captures(None),
         )
         tokens = Tokens({'kim': TOKEN})
-        route = CommandsRoute(SiteAccess(True, False), tokens, self._run, self._threads)
+        route = CommandsRoute(tokens, self._run, self._threads, is_private=True)
         names = frozenset({'localhost'})
         document = self._document.newest
         return Application(read_page(), document, names, sources, route, self._threads)

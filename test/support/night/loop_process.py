@@ -15,6 +15,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.api.slot_commands import SlotCommandRejected
 from lerobot_serve.tools.cli.main import main
@@ -23,7 +24,7 @@ from lerobot_serve.tools.loop.decisions import rollout_facts, RolloutFacts, Step
 from lerobot_serve.tools.loop.journal import Journal, JOURNAL_FILE
 from lerobot_serve.tools.loop.settings import LoopSettings
 from lerobot_serve.tools.loop.verb_process import VerbResult
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ServerView
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.operations import checked
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.rollout import rollouts
@@ -116,7 +117,7 @@ class FleetOfTheNight:
         self._router.poll()
         return is_done
 
-    def server(self, server: str) -> ServerView:
+    def server(self, server: str) -> ServerStatus:
         found = self._servers[server]
         return server_of(server, 'ACTIVE', policy=found.policy, text=found.text)
 

@@ -47,7 +47,7 @@ class Links(RecordingTransport):
     def on_placed(
         self, request: InFlightRequest, placement: Placement, server: str, policy: str
     ) -> None:
-        self._on_placed(placement.key, placement.slot, policy)
+        self._on_placed(placement.routing_key, placement.slot, policy)
 
 
 class NightRouter:
@@ -177,7 +177,8 @@ class NightRouter:
     def command(self, number: int, reason: str, **values: object) -> str:
         """Run a command of ControlSlot. Raises SlotCommandRejected."""
         assert self.core
-        text = run_slot_command(self.core, number, '', reason, **values)
+        request = records.ControlSlotRequest(number, reason=reason, **values)
+        text = run_slot_command(self.core, request)
         self.poll()
         return text
 

@@ -7,9 +7,11 @@ version before it is loaded. One thread, but for the calls of the router's pool.
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
+
+from msgspec.structs import replace
 
 from lerobot_serve.contract.data_path.header import read_envelope
+from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import VersionError
@@ -21,8 +23,6 @@ from support.router.runtime_rig import status
 
 LOAD_S, CHANGE_S = 20.0, 2.0
 AFTER = {'deactivate': 'inactive', 'cleanup': 'unconfigured', 'activate': 'active'}
-# values of ServerStatus.state
-STATES = {'unconfigured': 1, 'inactive': 3, 'active': 2}
 
 
 class NightServer:
@@ -69,12 +69,11 @@ class NightServer:
         self._unload()
 
     @property
-    def status(self) -> SimpleNamespace:
+    def status(self) -> ServerStatus:
         """What it publishes of itself."""
         found = status(self.name, self.policy, self.slot)
-        found.state, found.text = STATES[self.state], self.text
-        found.max_sessions = 64
-        return found
+        state = ServerStatus.State.named(self.state)
+        return replace(found, state=state, text=self.text, max_sessions=64)
 
     def reply(self, raw: bytes) -> bytes | None:
         """Return the chunk for a request; None where no session is open."""

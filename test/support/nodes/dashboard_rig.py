@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 from lerobot_serve.access.token_file import open_tokens
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.dashboard.document.merge_patch import applied
 from lerobot_serve.tools.dashboard.node import DashboardNode
 from lerobot_serve.tools.dashboard.settings import DashboardSettings
 from lerobot_serve.zenoh.settings import ZenohSettings
+from support.dashboard.merge_patch import applied
 from support.waiting import wait_until
 
 LIMIT_S = 30.0

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from lerobot_serve.contract.records import ControlSlotRequest
 from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.links import ParameterSource, RouterLinks
@@ -74,8 +75,15 @@ class RoutingRig:
         core.check_change(core.parameters, new)
         core.change_parameters(new)
 
-    def command(self, command: int, slot: str = '', reason: str = 'test', **values: object) -> str:
-        return run_slot_command(self.core, command, slot, reason, **values)
+    def command(
+        self, command: int, slot: str = '', reason: str = 'test', at_once: bool = False, **values
+    ) -> str:
+        """Run a command of ControlSlot. Raises SlotCommandRejected."""
+        number = ControlSlotRequest.Command.of(command)
+        request = ControlSlotRequest(
+            number, slot, move_running_episodes=at_once, reason=reason, **values
+        )
+        return run_slot_command(self.core, request)
 
     def make_transport(self) -> RecordingTransport:
         """Return what carries requests and replies."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lerobot_serve.contract.records import SlotState
+from lerobot_serve.contract.records import ServerStatus, SlotState
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ServerView
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached
 from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 from support.tools.operator_states import canary_of, changed, server_of
@@ -78,7 +78,7 @@ class LoadingFleet:
         self.given = values
         return ''
 
-    def server(self, server: str) -> ServerView:
+    def server(self, server: str) -> ServerStatus:
         return server_of(server, 'ACTIVE', policy=self.loads, text='the files are damaged')
 
     def change_state(self, server: str, transition: str, timeout_s: float) -> bool:

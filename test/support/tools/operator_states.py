@@ -21,7 +21,7 @@ from lerobot_serve.contract.records import (
     SlotState,
 )
 from lerobot_serve.contract.types import Constants
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, ServerView
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView, NO_STATE
 
 T = TypeVar('T')
@@ -31,7 +31,7 @@ EDGE_NAMES = tuple(EdgeState.State.__members__)
 RUNG_NAMES = tuple(EdgeState.Rung.__members__)
 SERVER_NAMES = tuple(ServerStatus.State.__members__)
 # of a view, the field that holds its record
-RECORDS = {RobotView: 'edge', RouterView: 'state', LearnerView: 'state', ServerView: 'status'}
+RECORDS = {RobotView: 'edge', RouterView: 'state', LearnerView: 'state'}
 
 
 def named(kind: type[Constants] | None, name: Any) -> Any:
@@ -73,8 +73,8 @@ def learner_of(node: str, state: str, silent_s: float | None = None, **more: Any
     return changed(LearnerView(node, silent_s=silent_s), **known)
 
 
-def server_of(name: str, state: str, **more: Any) -> ServerView:
-    return changed(ServerView(name, ServerStatus()), state=state, **more)
+def server_of(name: str, state: str, **more: Any) -> ServerStatus:
+    return changed(ServerStatus(server=name), state=state, **more)
 
 
 def _record(kind: type[T], names: Sequence[str], given: Sequence[Any], more: dict[str, Any]) -> T:

@@ -4,7 +4,7 @@ Robots of the candidate that halt: the safety cage latched, or the stop service 
 
 A robot that halts sends no commands and no requests until a person acts, so that no share of
 replies or commands shows it: the fewer robots are left, the less is counted. It reports the halt
-with one last request. The guard is a table; pure functions.
+with one last request. Pure functions.
 """
 
 from __future__ import annotations
@@ -19,14 +19,6 @@ from lerobot_serve.router.canary.plan import GuardLimits
 CHAMPION_SHARE_FACTOR, CHAMPION_MARGIN_PERCENT = 2.0, 10.0
 
 
-class HaltCount(Enum):
-    """The number of halts of the candidate in a step, compared with the minimum."""
-
-    NONE = 'none'
-    FEW = 'few'
-    ENOUGH = 'enough'
-
-
 class HaltVerdict(Enum):
     """What the halts mean for the canary."""
 
@@ -35,24 +27,6 @@ class HaltVerdict(Enum):
     # a person must look; the canary continues
     REPORT = 'report'
     ROLL_BACK = 'roll_back'
-
-
-# whether the guard is on, number of halts, whether their share is above the limit -> verdict
-HALT_VERDICTS: dict[tuple[bool, HaltCount, bool], HaltVerdict] = {
-    (False, HaltCount.NONE, False): HaltVerdict.PASS,
-    (False, HaltCount.NONE, True): HaltVerdict.PASS,
-    (False, HaltCount.FEW, False): HaltVerdict.REPORT,
-    (False, HaltCount.FEW, True): HaltVerdict.REPORT,
-    (False, HaltCount.ENOUGH, False): HaltVerdict.REPORT,
-    (False, HaltCount.ENOUGH, True): HaltVerdict.REPORT,
-    (True, HaltCount.NONE, False): HaltVerdict.PASS,
-    (True, HaltCount.NONE, True): HaltVerdict.PASS,
-    # one robot may halt for a reason of its own
-    (True, HaltCount.FEW, False): HaltVerdict.REPORT,
-    (True, HaltCount.FEW, True): HaltVerdict.REPORT,
-    (True, HaltCount.ENOUGH, False): HaltVerdict.REPORT,
-    (True, HaltCount.ENOUGH, True): HaltVerdict.ROLL_BACK,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +60,17 @@ def allowed_percent(limit: float, champion: float) -> float:
 
 
 def halt_verdict(shares: HaltShares, limits: GuardLimits) -> HaltVerdict:
-    """Return the verdict of the table."""
-    is_above = shares.candidate_percent > shares.limit_percent
-    return HALT_VERDICTS[bool(limits.halted_percent), halt_count(shares, limits), is_above]
-
-
-def halt_count(shares: HaltShares, limits: GuardLimits) -> HaltCount:
-    """Return the number of halts as a column of the table."""
+    """Return what the halts mean; one robot may halt for a reason of its own."""
     if not shares.count:
-        return HaltCount.NONE
-    return HaltCount.ENOUGH if shares.count >= limits.minimum_halts else HaltCount.FEW
+        return HaltVerdict.PASS
+    is_enough = shares.count >= limits.minimum_halts
+    is_above = shares.candidate_percent > shares.limit_percent
+    trips = limits.halted_percent and is_enough and is_above
+    return HaltVerdict.ROLL_BACK if trips else HaltVerdict.REPORT
 
 
 def halt_text(facts: Facts, limits: GuardLimits, verdict: HaltVerdict) -> str:
-    """Return the halts in words if the table has this verdict; empty otherwise."""
+    """Return the halts in words if this is the verdict; empty otherwise."""
     shares = halt_shares(facts, limits)
     if halt_verdict(shares, limits) is not verdict:
         return ''

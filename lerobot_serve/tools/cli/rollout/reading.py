@@ -50,7 +50,7 @@ def status(*, router: RouterName = '', fleet: Fleet) -> Report:
     with fleet.client() as client:
         state = find_router(client, router)
         settings = read_settings(client, state.name)
-        shadow = client.shadow(state.name) if settings.has_shadow else None
+        shadow = client.shadow(state.name) if settings.shadow_server else None
         return rollout_report(state, settings, shadow, client.find_learners())
 
 

@@ -46,7 +46,7 @@ def swap(
         before = swapping.find_server(client, server)
         rule = swapping.swap_rule(before, policy)
         checked(rule)
-        operator.confirm(before.name, rule.text, asks=rule.asks)
+        operator.confirm(before.server, rule.text, asks=rule.asks)
         wait_s = load_timeout_s if wait else None
         return swapping.swap(client, before, policy, wait_s=wait_s).report()
 

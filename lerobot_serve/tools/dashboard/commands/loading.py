@@ -7,8 +7,7 @@ thread of its own, and the document has its newest line: `Loading`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.dashboard.commands import request as commands
@@ -34,9 +33,6 @@ class Loading:
     text: str
     state: str = RUNS
     changes: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {'changes': list(self.changes)}
 
 
 ReportStep = Callable[[Loading], object]

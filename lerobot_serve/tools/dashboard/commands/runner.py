@@ -9,8 +9,9 @@ own, see loading.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import contextlib
+from dataclasses import asdict
 import itertools
 import threading
 import traceback
@@ -21,21 +22,14 @@ from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.tools.dashboard.commands import loading
 from lerobot_serve.tools.dashboard.commands import request as commands
 from lerobot_serve.tools.dashboard.commands.loading import Loading
-from lerobot_serve.tools.dashboard.commands.planned import (
-    FleetStates,
-    Planned,
-    planned,
-    refusal_text,
-)
+from lerobot_serve.tools.dashboard.commands.planned import FleetStates, planned
 from lerobot_serve.tools.dashboard.commands.request import BadRequest, CommandRequest, Reply
 from lerobot_serve.tools.dashboard.document.rows import effect_of
 from lerobot_serve.tools.operate import operations
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown
-from lerobot_serve.tools.operate.robots import every_robot
-from lerobot_serve.tools.operate.rollout import rollouts
-from lerobot_serve.tools.operate.rule import changed_text, Effect, RobotVerb, Verb
+from lerobot_serve.tools.operate.rule import changed_text
 from lerobot_serve.tools.output.text import without_controls
 
 COMMANDS, CALL_LIMIT_S = 8, 5.0
@@ -102,7 +96,8 @@ class CommandRunner:
         """Preview or run a command of a person `name` at the address `remote`."""
         try:
             if request.confirm is None:
-                return _preview(planned(request, self._fleet))
+                now = planned(request, self._fleet)
+                return Reply(200, {'done': False, **effect_of(now.rule), 'text': now.text})
             reply = self._run_alone(request, name, remote)
         except BadRequest as error:
             return _error(400, str(error))
@@ -121,16 +116,18 @@ class CommandRunner:
             held.enter_context(self._held(now.node))
             with self._open_client(by, CALL_LIMIT_S) as client:
                 now = planned(request, FreshFleet(client, self._fleet))
-                if refusal := changed_text(request.confirm or '', now.text) or refusal_text(now):
+                if refusal := changed_text(request.confirm or '', now.text):
                     raise UserError(refusal)
-                if now.rule.effect is Effect.NOTHING:
+                if not operations.checked(now.rule):
                     result = Result(request.verb, now.node, f'nothing to do: {now.text}', by)
-                elif request.verb not in commands.LOADING:
-                    result = self._done(client, request, now)
+                elif now.run:
+                    result = now.run(client)
+                    if request.verb == commands.OUTCOME:
+                        self._on_outcome(request.target, request.outcome)
                 else:
                     begun = Loading(next(self._numbers), request.verb, by, now.text)
                     self._start_loading(request, now.node, begun, (name, remote), held.pop_all())
-                    return Reply(202, {'done': False, 'by': by, **begun.as_json()})
+                    return Reply(202, {'done': False, 'by': by, **asdict(begun)})
         body = {'done': True, 'text': result.text, 'by': result.by, 'changes': result.changes}
         return Reply(200, body)
 
@@ -149,7 +146,7 @@ class CommandRunner:
             try:
                 with held:
                     end = self._load(request, node, begun)
-                    self._note(request, *whose, Reply(loading.STATUSES[end.state], end.as_json()))
+                    self._note(request, *whose, Reply(loading.STATUSES[end.state], asdict(end)))
             finally:
                 # the next command may come as soon as this is seen
                 self._on_loading(node, end)
@@ -187,35 +184,6 @@ class CommandRunner:
             with self._lock:
                 self._busy.discard(node)
 
-    def _done(self, client: FleetClient, request: CommandRequest, now: Planned) -> Result:
-        """Run the command by the functions of the verbs. Raises UserError, ResultUnknown."""
-        verb = request.verb
-        if verb in commands.ROBOT:
-            robot = FreshFleet(client, self._fleet).robot(now.node)
-            return operations.run_robot_verb(client, robot, commands.ROBOT[verb], request.reason)
-        if verb in commands.EVERY_ROBOT:
-            return done_on_all(client, request, now.robots)
-        if verb == commands.OUTCOME:
-            result = operations.report_outcome(
-                client, now.node, request.target, request.outcome, request.reason
-            )
-            self._on_outcome(request.target, request.outcome)
-            return result
-        before = client.router(now.node)
-        if verb == commands.SPLIT:
-            return operations.set_split(client, before, request.share_percent, request.reason)
-        if commands.ROLLOUT.get(verb) is Verb.STOP:
-            return rollouts.stop(client, before, request.reason)
-        return operations.run_rule(
-            client,
-            before,
-            now.rule,
-            verb=verb,
-            slot=now.slot,
-            at_once=request.at_once,
-            reason=request.reason,
-        )
-
     def _note(self, request: CommandRequest, name: str, remote: str, reply: Reply) -> None:
         """Log who did what from where, and how it ended; texts of people hold no line ends."""
         text = reply.body.get('text') or reply.body.get('error', '')
@@ -226,34 +194,6 @@ class CommandRunner:
                 f'{f" ({request.reason})" if request.reason else ""}: {reply.status} {text}'
             )
         )
-
-
-def done_on_all(
-    client: FleetClient, request: CommandRequest, robots: Sequence[RobotView]
-) -> Result:
-    """
-    Run the verb on the robots whose states were confirmed, a pause also on those that are found.
-    Raises UserError with those that do not confirm it.
-    """
-    verb = commands.EVERY_ROBOT[request.verb]
-
-    def report(result: every_robot.RobotResult) -> None:
-        pass
-
-    if verb is RobotVerb.PAUSE:
-        nodes = [robot.node for robot in robots]
-        results = every_robot.pause_every_robot(client, nodes, request.reason, report)
-    else:
-        results = every_robot.resume_every_robot(client, robots, request.reason, report)
-    text = every_robot.summary(verb, results)
-    lines = [f'{result.name}: {result.text}' for result in results if result.exit_status]
-    if lines:
-        raise UserError('. '.join([text, *lines]))
-    return Result(request.verb, 'all robots', text, client.operator)
-
-
-def _preview(now: Planned) -> Reply:
-    return Reply(200, {'done': False, **effect_of(now.rule), 'text': now.text})
 
 
 def _error(status: int, text: str) -> Reply:

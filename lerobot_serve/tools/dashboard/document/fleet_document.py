@@ -28,8 +28,8 @@ class FleetDocument:
     def __init__(self, site: Json, now_ms: int) -> None:
         self._sections: dict[str, Json] = {name: {} for name in SECTIONS}
         self._changed: set[str] = set()
-        self._site, self._viewers = site, 0
-        self._newest: Json = self._document(now_ms)
+        self._site = site
+        self._newest: Json = self._document(now_ms, 0)
 
     @property
     def newest(self) -> Json:
@@ -55,12 +55,9 @@ class FleetDocument:
             self._sections[section] = rows
             self._changed.discard(section)
 
-    def set_viewers(self, count: int) -> None:
-        self._viewers = count
-
-    def turn(self, now_ms: int) -> Turn | None:
+    def turn(self, now_ms: int, viewers: int = 0) -> Turn | None:
         """Return the next state; None when nothing changed and the last one is recent."""
-        document = self._document(now_ms)
+        document = self._document(now_ms, viewers)
         patch = difference(self._newest, document)
         is_quiet = patch.keys() <= {'now_ms'}
         if is_quiet and now_ms - self._newest['now_ms'] < LIVENESS_MS:
@@ -75,11 +72,6 @@ class FleetDocument:
             self._changed.add(section)
         return self._sections[section]
 
-    def _document(self, now_ms: int) -> Json:
+    def _document(self, now_ms: int, viewers: int) -> Json:
         self._changed.clear()
-        return {
-            'now_ms': now_ms,
-            'site': self._site,
-            **self._sections,
-            'viewers': self._viewers,
-        }
+        return {'now_ms': now_ms, 'site': self._site, **self._sections, 'viewers': viewers}

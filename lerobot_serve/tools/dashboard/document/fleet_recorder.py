@@ -9,24 +9,24 @@ The poll thread calls it; other threads read the newest states for commands, whi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 
 from lerobot_serve.contract.names import node_name
 from lerobot_serve.contract.records import ServerStatus, ShadowSummary
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.dashboard.commands.loading import Loading
 from lerobot_serve.tools.dashboard.commands.planned import checked_target
 from lerobot_serve.tools.dashboard.document.episodes import Episodes
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument, Turn
 from lerobot_serve.tools.dashboard.document.incident_rules import (
     Finding,
-    replica_finding,
     robot_findings,
     rollout_finding,
-    server_finding,
     silence_finding,
-    slot_finding,
+    state_finding,
 )
 from lerobot_serve.tools.dashboard.document.incidents import (
     Incidents,
@@ -43,17 +43,17 @@ from lerobot_serve.tools.dashboard.document.rows import (
     router_row,
     server_row,
     silent_row,
-    with_new_numbers,
     with_old_numbers,
 )
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
-from lerobot_serve.tools.dashboard.robot.edge_state import EdgeSample
-from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
-from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
+from lerobot_serve.tools.operate.robots.fleet_table import FIELDS, MEASURED
+from lerobot_serve.tools.operate.silent_robots import silent, UNHEARD
 
 NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0
+# of a robot, without the numbers that are new with every message
+lasting = attrgetter(*(name for name in FIELDS if name not in MEASURED))
 ROBOT, ROUTER, SERVER, LEARNER = 'robots', 'routers', 'servers', 'learners'
 WORDS = {
     ROBOT: 'the robot',
@@ -103,33 +103,27 @@ class FleetRecorder:
 
     # what is heard; each is a message of a source
 
-    def on_robot(
-        self, node: str, sample: EdgeSample, age_limit_s: float | None, now_s: float
-    ) -> None:
-        robot = self._robots.setdefault(node, _Robot())
-        old, new = robot.view, sample.robot
-        self._heard(ROBOT, node, now_s)
+    def on_robot(self, new: RobotView, age_limit_s: float | None, now_s: float) -> None:
+        robot = self._robots.setdefault(new.node, _Robot())
+        old = robot.view
+        self._heard(ROBOT, new.node, now_s)
         is_due = now_s - robot.numbers_s >= NOISY_PERIOD_S
-        if new is old and age_limit_s == robot.age_limit_s:
+        is_same = old is not None and lasting(old.edge) == lasting(new.edge)
+        if is_same and not is_due and age_limit_s == robot.age_limit_s:
             # most states of a robot differ in their numbers alone
-            if is_due:
-                self._put_robot(node, robot, with_new_numbers(robot.row, sample), now_s)
             return
         robot.view, robot.age_limit_s = new, age_limit_s
-        row = robot_row(sample, age_limit_s)
-        row = row if is_due else with_old_numbers(row, robot.row)
-        self._put_robot(node, robot, row, now_s if is_due else robot.numbers_s)
-        if old is not None and old is not new:
+        row = robot_row(new, age_limit_s)
+        robot.row = row if is_due else with_old_numbers(row, robot.row)
+        robot.numbers_s = now_s if is_due else robot.numbers_s
+        self._document.put(ROBOT, new.node, robot.row)
+        if old is not None and not is_same:
             is_settled = now_s - robot.episode_s > SETTLED_S
             findings = robot_findings(old.edge, new.edge, is_settled=is_settled)
             self._note(new.name, findings, now_s, new.edge.client_id)
         if old is None or old.edge.episode_id != new.edge.episode_id:
             robot.episode_s = now_s
             self._on_episode(old, new)
-
-    def _put_robot(self, node: str, robot: _Robot, row: Json, numbers_s: float) -> None:
-        robot.row, robot.numbers_s = row, numbers_s
-        self._document.put(ROBOT, node, row)
 
     def _on_episode(self, old: RobotView | None, new: RobotView) -> None:
         self._episodes.on_robot(old, new, self._time_of_day())
@@ -142,7 +136,7 @@ class FleetRecorder:
     def on_router(
         self,
         view: RouterView,
-        settings: RolloutSettings,
+        settings: RouterParameters,
         shadow: ShadowSummary | None,
         now_s: float,
     ) -> None:
@@ -162,15 +156,16 @@ class FleetRecorder:
         row = self._document.row(ROUTER, node)
         if row is None:
             return
-        found = loading.as_json()
-        self._routers[node].loading = {'loading': found | {'text': bounded(loading.text)}}
+        found = asdict(loading) | {'text': bounded(loading.text)}
+        self._routers[node].loading = {'loading': found}
         self._document.put(ROUTER, node, row | self._routers[node].loading)
 
     def on_server(self, node: str, status: ServerStatus, now_s: float) -> None:
         row = server_row(status)
         old = self._document.row(SERVER, node)
         if old is not None:
-            finding = server_finding(old['state'], row['state'], row['text'])
+            states = old['state'], row['state']
+            finding = state_finding('server', 'server', *states, row['text'])
             self._note(node, [finding] if finding else [], now_s)
         self._heard(SERVER, node, now_s)
         self._document.put(SERVER, node, row)
@@ -233,8 +228,7 @@ class FleetRecorder:
 
     def turn(self, now_s: float, viewers: int) -> Turn | None:
         """Return the next state of the document, if there is one."""
-        self._document.set_viewers(viewers)
-        return self._document.turn(int(now_s * 1000))
+        return self._document.turn(int(now_s * 1000), viewers)
 
     # for commands and requests; any thread
 
@@ -255,7 +249,7 @@ class FleetRecorder:
     def robot(self, node: str) -> RobotView:
         """Return the newest state of a robot, SILENT if it is not heard of. Raises UserError."""
         view = checked_target(self._robots.get(node, _Robot()).view, node, 'robot')
-        return silent_robots.unheard_robot(view) if (ROBOT, node) in self._silent else view
+        return silent(view, UNHEARD) if (ROBOT, node) in self._silent else view
 
     def robots(self) -> list[RobotView]:
         """Return the newest state of each robot, SILENT if it is not heard of."""
@@ -283,9 +277,10 @@ def _router_findings(old: RouterView, new: RouterView) -> list[Finding]:
         before = old.slot(slot.slot)
         if before is None:
             continue
-        found.append(slot_finding(slot.slot, before.state.name, slot.state.name, slot.text))
-        states = {replica.server: replica.state for replica in before.replicas}
+        states = before.state.name, slot.state.name
+        found.append(state_finding('slot', f'slot {slot.slot}', *states, slot.text))
+        known = {replica.server: replica.state for replica in before.replicas}
         for each in slot.replicas:
-            known = states.get(each.server, each.state)
-            found.append(replica_finding(each.server, known.name, each.state.name, each.text))
+            states = known.get(each.server, each.state).name, each.state.name
+            found.append(state_finding('server', f'replica {each.server}', *states, each.text))
     return [finding for finding in found if finding]

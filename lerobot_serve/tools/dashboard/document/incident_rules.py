@@ -46,37 +46,9 @@ RUNGS = {
 }
 # holds whether an episode runs or not
 ALWAYS = EdgeState.Rung.STOP_SERVICE
-SLOTS = {
-    'HEALTHY': INFO,
-    'DRAINED': INFO,
-    'PROBING': WARNING,
-    'UNAVAILABLE': ERROR,
-    'BARRED': ERROR,
-    'UNQUALIFIED': WARNING,
-}
-REPLICAS = {
-    'UNKNOWN': INFO,
-    'READY': INFO,
-    'UNHEALTHY': WARNING,
-    'UNAVAILABLE': ERROR,
-    'POLICY_MISMATCH': ERROR,
-}
-SERVERS = {
-    'UNCONFIGURED': WARNING,
-    'INACTIVE': WARNING,
-    'ACTIVE': INFO,
-    'DRAINING': WARNING,
-    'FAILED': ERROR,
-}
-ROLLOUTS: dict[CanaryPhase, tuple[str, str]] = {
-    CanaryPhase.OFF: ('rollout', INFO),
-    CanaryPhase.WAITING: ('rollout', INFO),
-    CanaryPhase.RUNNING: ('rollout', INFO),
-    CanaryPhase.UNDECIDED: ('rollout', INFO),
-    CanaryPhase.PAUSED: ('rollout', INFO),
-    CanaryPhase.PROMOTED: ('rollout', INFO),
-    CanaryPhase.ROLLED_BACK: ('rollback', ERROR),
-}
+# of slots, replicas and servers; the others are warnings
+INFOS = ('HEALTHY', 'DRAINED', 'UNKNOWN', 'READY', 'ACTIVE')
+ERRORS = ('UNAVAILABLE', 'BARRED', 'POLICY_MISMATCH', 'FAILED')
 # between these two the test moves by itself
 QUIET_PHASES = frozenset({CanaryPhase.RUNNING, CanaryPhase.UNDECIDED})
 
@@ -138,37 +110,25 @@ def _policy(old: EdgeState, new: EdgeState) -> Finding | None:
     return Finding('policy_changed', WARNING, text)
 
 
-def slot_finding(slot: str, old: str, new: str, text: str) -> Finding | None:
-    """Return the incident between two states of a slot."""
-    return _changed('slot', f'slot {slot}', SLOTS, old, new, text)
-
-
-def replica_finding(server: str, old: str, new: str, text: str) -> Finding | None:
-    """Return the incident between two states of a replica, as its router sees it."""
-    return _changed('server', f'replica {server}', REPLICAS, old, new, text)
-
-
-def server_finding(old: str, new: str, text: str) -> Finding | None:
-    """Return the incident between two states of a policy server."""
-    return _changed('server', 'server', SERVERS, old, new, text)
-
-
-def _changed(
-    kind: str, what: str, severities: dict[str, str], old: str, new: str, text: str
-) -> Finding | None:
+def state_finding(kind: str, what: str, old: str, new: str, text: str) -> Finding | None:
+    """
+    Return the incident between two states of a slot, of a policy server, or of a replica, as its
+    router sees it.
+    """
     if old == new:
         return None
-    return Finding(
-        kind, severities.get(new, WARNING), with_reason(f'{what}: {old} -> {new}', text)
-    )
+    severity = INFO if new in INFOS else ERROR if new in ERRORS else WARNING
+    return Finding(kind, severity, with_reason(f'{what}: {old} -> {new}', text))
 
 
 def rollout_finding(old: CanaryPhase, new: CanaryPhase, text: str) -> Finding | None:
     """Return the incident between two states of a rollout."""
     if old == new or {old, new} == QUIET_PHASES:
         return None
-    kind, severity = ROLLOUTS.get(new, ('rollout', WARNING))
-    return Finding(kind, severity, with_reason(f'rollout: {old.name} -> {new.name}', text))
+    words = with_reason(f'rollout: {old.name} -> {new.name}', text)
+    if new is CanaryPhase.ROLLED_BACK:
+        return Finding('rollback', ERROR, words)
+    return Finding('rollout', INFO if new in tuple(CanaryPhase) else WARNING, words)
 
 
 def silence_finding(what: str, *, is_silent: bool, has_publisher: bool) -> Finding:

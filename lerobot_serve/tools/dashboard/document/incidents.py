@@ -8,8 +8,8 @@ push all others out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import count
 from typing import NamedTuple
 
 from lerobot_serve.tools.dashboard.document.incident_rules import Finding
@@ -43,20 +43,14 @@ def instant() -> str:
     return datetime.now(timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')
 
 
-@dataclass(slots=True)
-class _Last:
-    number: str
-    at_ms: int
-    count: int = 1
-
-
 class Incidents:
     """Numbered from 1; rows are replaced, never changed."""
 
     def __init__(self) -> None:
         self.rows: Json = {}
-        self._next = 1
-        self._last: dict[tuple[str, str, str], _Last] = {}
+        self._numbers = count(1)
+        # source, kind and severity -> the number of the last one
+        self._last: dict[tuple[str, str, str], str] = {}
         self._places: dict[str, IncidentPlace] = {}
 
     def place(self, number: str) -> IncidentPlace | None:
@@ -66,24 +60,18 @@ class Incidents:
     def add(self, who: str, finding: Finding, moment: Moment, client: str = '') -> None:
         """Add an incident; `client` is the name of its robot in traces."""
         key = (who, finding.kind, finding.severity)
-        last = self._last.get(key)
-        at_ms, rows = moment.at_ms, dict(self.rows)
-        if last and at_ms - last.at_ms < REPEAT_MS and last.number in rows:
-            last.count += 1
-            times = f' ({last.count} times since {rows[last.number]["at"]})'
-            rows[last.number] = {
-                **rows[last.number],
-                'text': bounded(finding.text + times),
-                'count': last.count,
-            }
+        number, rows = self._last.get(key, ''), dict(self.rows)
+        last = rows.get(number)
+        if last and moment.at_ms - last['at_ms'] < REPEAT_MS:
+            times = last.get('count', 1) + 1
+            text = bounded(f'{finding.text} ({times} times since {last["at"]})')
+            rows[number] = {**last, 'text': text, 'count': times}
         else:
-            number = str(self._next)
-            self._next += 1
-            self._last[key] = _Last(number, at_ms)
+            number = self._last[key] = str(next(self._numbers))
             self._places[number] = IncidentPlace(client, moment.instant)
             rows[number] = {
                 'at': moment.of_day,
-                'at_ms': at_ms,
+                'at_ms': moment.at_ms,
                 'kind': finding.kind,
                 'severity': finding.severity,
                 'who': who,
@@ -94,5 +82,5 @@ class Incidents:
             number = next(iter(rows))
             del rows[number], self._places[number]
         if len(self._last) > 2 * KEPT:
-            self._last = {k: each for k, each in self._last.items() if each.number in rows}
+            self._last = {k: each for k, each in self._last.items() if each in rows}
         self.rows = rows

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-JSON merge patches (RFC 7396): the difference of two documents, and its application. Pure.
+JSON merge patches (RFC 7396): the difference of two documents. Pure.
 
 In a merge patch null removes a key, so a document holds no null outside of arrays: a value that is
 unknown is absent (`without_nulls`). Documents are never changed in place: what is the same object
@@ -37,16 +37,3 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Json:
         elif before != value or type(before) is not type(value):
             patch[key] = value
     return patch
-
-
-def applied(document: Any, patch: Any) -> Any:
-    """Return the document after a patch; both are left as they are."""
-    if not isinstance(patch, Mapping):
-        return patch
-    result = dict(document) if isinstance(document, Mapping) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = applied(result.get(key), value)
-    return result

@@ -19,12 +19,6 @@ def rounded(value: float | None, digits: int) -> float | None:
     return round(value, digits) + 0.0
 
 
-def whole(value: float | None) -> int | None:
-    """Return a number without decimals; None for NaN, infinity and what is out of range."""
-    found = rounded(value, 0)
-    return None if found is None else int(found)
-
-
 def significant(value: float | None, digits: int = 3) -> float | None:
     """Return a number with so many significant digits; None for what is not a number."""
     found = rounded(value, 9)

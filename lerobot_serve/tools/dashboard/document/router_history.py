@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 import threading
 
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded, rounded
 from lerobot_serve.tools.operate.fleet_state import RouterView
-from lerobot_serve.tools.operate.rollout.rollout_view import bars, changes, RolloutSettings
+from lerobot_serve.tools.operate.rollout.rollout_view import bars, changes
 
 DECISIONS, POINTS = 20, 2000
 
@@ -49,7 +50,7 @@ class Evidence:
         self._candidate = ''
         self._needed: tuple[float | None, float | None] = (None, None)
 
-    def add(self, view: RouterView, settings: RolloutSettings, now_ms: int) -> None:
+    def add(self, view: RouterView, settings: RouterParameters, now_ms: int) -> None:
         """Add a point when the evidence or the share changed."""
         canary = view.canary
         values = (

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 import re
 import stat
-from typing import NamedTuple
+from typing import BinaryIO
 from urllib.parse import quote
 
 from lerobot_serve.contract.names import file_name
@@ -24,13 +24,6 @@ from lerobot_serve.trace.format.incident_file import SUFFIX
 AROUND_S, SHOWN = 120.0, 50
 WHEN = '%Y%m%dT%H%M%S.%f'
 PARTIAL, ALL = '.part', 'all'
-
-
-class OpenCapture(NamedTuple):
-    """A file that is open for reading; its owner closes it."""
-
-    handle: int
-    size_bytes: int
 
 
 class Captures:
@@ -65,7 +58,7 @@ class Captures:
         except OSError:
             return []
 
-    def open(self, name: str) -> OpenCapture | None:
+    def open(self, name: str) -> BinaryIO | None:
         """Return the capture of a name; None when there is none, or it is a link."""
         if self._folder is None or not is_capture_name(name):
             return None
@@ -73,11 +66,10 @@ class Captures:
             handle = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return None
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             return None
-        return OpenCapture(handle, found.st_size)
+        return os.fdopen(handle, 'rb')
 
 
 def _row(entry: os.DirEntry[str]) -> dict[str, object] | None:

@@ -39,23 +39,26 @@ class IncidentPlace:
 
 
 class Explanations:
-    """One process at a time; texts are kept."""
+    """One process at a time; texts are kept. Any thread; `close` in one."""
 
     def __init__(self, folder: Path | None, limit_s: float = LIMIT_S) -> None:
         self._folder, self._limit_s = folder, limit_s
         self._alone, self._lock = threading.Lock(), threading.Lock()
         self._known: OrderedDict[str, str] = OrderedDict()
-        self._process = DiagnoseProcess()
+        self._running: Process[str] | None = None
+        self._is_closed = False
 
     def close(self) -> None:
         """End a process that runs, and start none from now on."""
-        self._process.close()
+        with self._lock:
+            self._is_closed = True
+            if self._running:
+                self._running.kill()
 
     def explain(self, number: str, place: IncidentPlace) -> str:
         """Return the explanation of an incident, or why there is none. Blocks."""
-        with self._lock:
-            if number in self._known:
-                return self._known[number]
+        if known := self._known.get(number):
+            return known
         if self._folder is None:
             return NO_FOLDER
         if not place.client:
@@ -63,30 +66,17 @@ class Explanations:
         if not self._alone.acquire(blocking=False):
             return BUSY
         try:
-            text, is_final = self._process.run(self._folder, place, self._limit_s)
+            text, is_final = self._run(self._folder, place)
+            if is_final:
+                self._known[number] = text
+                if len(self._known) > KEPT:
+                    self._known.popitem(last=False)
         finally:
             self._alone.release()
-        if is_final:
-            self._keep(number, text)
         return text
 
-    def _keep(self, number: str, text: str) -> None:
-        with self._lock:
-            self._known[number] = text
-            while len(self._known) > KEPT:
-                self._known.popitem(last=False)
-
-
-class DiagnoseProcess:
-    """Runs `lerobot-serve diagnose`, one at a time; `close` in any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: Process[str] | None = None
-        self._is_closed = False
-
-    def run(self, folder: Path, place: IncidentPlace, limit_s: float) -> tuple[str, bool]:
-        """Return the text, and whether another run would give the same."""
+    def _run(self, folder: Path, place: IncidentPlace) -> tuple[str, bool]:
+        """Run the verb; return its text, and whether another run would give the same."""
         words = [
             *('diagnose', str(folder.absolute())),
             *(f'--client={place.client}', f'--at={place.instant}'),
@@ -94,14 +84,22 @@ class DiagnoseProcess:
         with self._lock:
             if self._is_closed:
                 return 'the dashboard ends', False
-            self._running = process = start_diagnose(words)
+            self._running = process = start(
+                verb_command(words),
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=PIPE,
+                text=True,
+                errors='replace',
+                start_new_session=True,
+            )
         try:
-            written, complaint = process.communicate(timeout=limit_s)
+            written, complaint = process.communicate(timeout=self._limit_s)
         except TimeoutExpired:
             process.kill()
             process.communicate()
             return (
-                f'there is no explanation within {limit_s:g} s: the traces are large; run '
+                f'there is no explanation within {self._limit_s:g} s: the traces are large; run '
                 f'`{shlex.join(["lerobot-serve", *words])}`',
                 True,
             )
@@ -111,21 +109,3 @@ class DiagnoseProcess:
             # a trace is written some seconds later
             return written[:TEXT_LIMIT].strip(), process.returncode == 0
         return f'diagnose failed: {complaint.strip()[-2000:] or process.returncode}', False
-
-    def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            if self._running:
-                self._running.kill()
-
-
-def start_diagnose(words: list[str]) -> Process[str]:
-    return start(
-        verb_command(words),
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
-        text=True,
-        errors='replace',
-        start_new_session=True,
-    )

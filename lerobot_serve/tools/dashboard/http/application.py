@@ -16,12 +16,13 @@ from aiohttp.typedefs import Handler
 
 from lerobot_serve.access.connections import Connections
 from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.tools.dashboard.access import Refused
 from lerobot_serve.tools.dashboard.document.fleet_document import Turn
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
 from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute
-from lerobot_serve.tools.dashboard.http.guards import add_headers, guard, Refused
-from lerobot_serve.tools.dashboard.http.page_files import Page, PageFile
+from lerobot_serve.tools.dashboard.http.guards import add_headers, guard
+from lerobot_serve.tools.dashboard.http.page_files import Page
 from lerobot_serve.tools.dashboard.http.robot_streams import RobotStreams
 from lerobot_serve.tools.dashboard.http.viewers import Stream
 from lerobot_serve.tools.dashboard.robot.last_request import jpeg_of, LastRequests
@@ -78,7 +79,7 @@ class Application:
             '/api/incidents': self._incident,
             '/api/captures': self._capture,
         }
-        routes |= {path: _sender(file) for path, file in page.files.items()}
+        routes |= {path: _sender(*file) for path, file in page.files.items()}
         for path, handler in routes.items():
             self.web.router.add_get(path, handler)
         self.web.router.add_post('/api/commands', commands.handle)
@@ -165,25 +166,21 @@ class Application:
         opened = await self._in_thread(self._sources.captures.open, name)
         if opened is None:
             raise Refused(404, 'there is no capture of this name in --capture-folder')
-        try:
+        with opened:
+            left = os.fstat(opened.fileno()).st_size
             response = web.StreamResponse(
                 headers={
                     'Content-Type': 'application/octet-stream',
                     # a name of a capture has letters, digits and . _ - only
                     'Content-Disposition': f'attachment; filename="{name}"',
-                    'Content-Length': str(opened.size_bytes),
+                    'Content-Length': str(left),
                 }
             )
             await response.prepare(request)
-            left = opened.size_bytes
-            while left and (
-                piece := await self._in_thread(os.read, opened.handle, min(left, PIECE_BYTES))
-            ):
+            while left and (piece := await self._in_thread(opened.read, min(left, PIECE_BYTES))):
                 left -= len(piece)
                 await response.write(piece)
             return response
-        finally:
-            os.close(opened.handle)
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
@@ -203,8 +200,8 @@ def _json(data: Json) -> web.Response:
     return web.Response(text=text, content_type='application/json')
 
 
-def _sender(file: PageFile) -> Handler:
+def _sender(content: bytes, kind: str) -> Handler:
     async def send(_: web.Request) -> web.Response:
-        return web.Response(body=file.content, headers={'Content-Type': file.kind})
+        return web.Response(body=content, headers={'Content-Type': kind})
 
     return send

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 import time
 
 from aiohttp import web
@@ -14,9 +13,8 @@ from aiohttp import web
 from lerobot_serve.access.token_file import Tokens, WrongTokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.files.parsing import from_json
-from lerobot_serve.tools.dashboard.access.rules import access, is_same_origin, TokenState
+from lerobot_serve.tools.dashboard.access import check_access, is_same_origin, Refused
 from lerobot_serve.tools.dashboard.commands.request import command_request, CommandRequest, Reply
-from lerobot_serve.tools.dashboard.http.guards import Refused
 
 BODY_LIMIT_S, WAITING = 5.0, 16
 BEARER, JSON_TYPE = 'Bearer ', 'application/json'
@@ -25,21 +23,23 @@ BEARER, JSON_TYPE = 'Bearer ', 'application/json'
 RunCommand = Callable[[CommandRequest, str, str], Reply]
 
 
-@dataclass(frozen=True, slots=True)
-class SiteAccess:
-    """How the dashboard is reached."""
-
-    is_loopback: bool
-    is_tls: bool
-
-
 class CommandsRoute:
-    """`run` is called in a thread of `threads` with the command, the name and the address."""
+    """
+    `run` is called in a thread of `threads` with the command, the name and the address;
+    `is_private`: the dashboard is reached by TLS, or on this machine alone.
+    """
 
     def __init__(
-        self, site: SiteAccess, tokens: Tokens, run: RunCommand, threads: ThreadPoolExecutor
+        self,
+        tokens: Tokens,
+        run: RunCommand,
+        threads: ThreadPoolExecutor,
+        *,
+        is_private: bool,
+        is_tls: bool = False,
     ) -> None:
-        self._site, self._tokens, self._run, self._threads = site, tokens, run, threads
+        self._tokens, self._run, self._threads = tokens, run, threads
+        self._is_private, self._is_tls = is_private, is_tls
         self.wrong_tokens = WrongTokens()
         self._running = 0
 
@@ -48,7 +48,7 @@ class CommandsRoute:
         if request.content_type != JSON_TYPE:
             raise Refused(415, f'a command has the Content-Type {JSON_TYPE}')
         origin, host = request.headers.get('Origin', ''), request.headers.get('Host', '')
-        if not is_same_origin(origin, host, is_tls=self._site.is_tls):
+        if not is_same_origin(origin, host, is_tls=self._is_tls):
             raise Refused(
                 403, 'a command must come from the page of this dashboard (header Origin)'
             )
@@ -70,14 +70,11 @@ class CommandsRoute:
         given = request.headers.get('Authorization', '')
         token = given[len(BEARER) :] if given.startswith(BEARER) else ''
         name = self._tokens.name_of(token)
-        state = TokenState.RIGHT if name else TokenState.WRONG if token else TokenState.NONE
-        verdict = access(state, is_loopback=self._site.is_loopback, is_tls=self._site.is_tls)
-        if verdict.status == 401 and state is TokenState.WRONG:
+        if self._is_private and token and not name:
             address, now_s = request.remote or '?', time.monotonic()
             self.wrong_tokens.note(address, now_s)
             await asyncio.sleep(self.wrong_tokens.delay_s(address, now_s))
-        if verdict.status != 200:
-            raise Refused(verdict.status, verdict.text)
+        check_access(token, name, is_private=self._is_private)
         return name
 
     async def _command(self, request: web.Request) -> CommandRequest:

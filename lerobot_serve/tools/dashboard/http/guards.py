@@ -10,7 +10,7 @@ import traceback
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from lerobot_serve.tools.dashboard.access.rules import is_known_host
+from lerobot_serve.tools.dashboard.access import is_known_host, Refused
 
 BASE_HEADERS = {
     'X-Content-Type-Options': 'nosniff',
@@ -22,21 +22,11 @@ BASE_HEADERS = {
 }
 
 
-class Refused(Exception):
-    """A request that is not served: a status, and a sentence with a remedy."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status, self.text = status, text
-
-
 def error_reply(status: int, text: str) -> web.Response:
     return web.json_response({'error': text}, status=status)
 
 
-def guard(
-    names: frozenset[str],
-) -> Middleware:
+def guard(names: frozenset[str]) -> Middleware:
     """Return the middleware; `names` are the host names of this site."""
 
     @web.middleware

@@ -17,24 +17,15 @@ from lerobot_serve.errors import UserError
 
 FOLDER = Path(__file__).parent.parent / 'page'
 INDEX = 'index.html'
-KINDS = {'.js': 'text/javascript', '.css': 'text/css'}
-UTF_8 = '; charset=utf-8'
+KINDS = {'.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css'}
 FILES = ('uPlot.iife.min.js', 'uPlot.min.css')
 
 
 @dataclass(frozen=True, slots=True)
-class PageFile:
-    """One file to send."""
-
-    content: bytes
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
 class Page:
-    """The files by path, and the policy that they are sent with."""
+    """Content and type of each file by its path, and the policy that they are sent with."""
 
-    files: dict[str, PageFile]
+    files: dict[str, tuple[bytes, str]]
     policy: str
 
 
@@ -66,19 +57,18 @@ class _Inline(HTMLParser):
 def read_page(folder: Path = FOLDER) -> Page:
     """Return the page. Raises UserError when a file of the installation is missing."""
     try:
-        index = (folder / INDEX).read_bytes()
         found = {f'/{name}': _file(folder / name) for name in FILES if (folder / name).exists()}
+        index = _file(folder / INDEX)
     except OSError as error:
         raise UserError(
             f'the page of the dashboard is not installed: {error.filename}: {error.strerror}; '
             'install lerobot_serve again'
         ) from error
-    files = {'/': PageFile(index, f'text/html{UTF_8}'), **found}
-    return Page(files, content_policy(index.decode()))
+    return Page({'/': index, **found}, content_policy(index[0].decode()))
 
 
-def _file(path: Path) -> PageFile:
-    return PageFile(path.read_bytes(), KINDS[path.suffix] + UTF_8)
+def _file(path: Path) -> tuple[bytes, str]:
+    return path.read_bytes(), f'{KINDS[path.suffix]}; charset=utf-8'
 
 
 def content_policy(index: str) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from lerobot_serve.tools.dashboard.access import Refused
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
-from lerobot_serve.tools.dashboard.http.guards import Refused
 from lerobot_serve.tools.dashboard.http.viewers import Stream
 from lerobot_serve.tools.dashboard.robot.window import Heard, RobotWindow
 

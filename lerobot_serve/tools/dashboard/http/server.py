@@ -5,27 +5,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 import ssl
 import threading
 from typing import Any
 
 from aiohttp import web
 
-from lerobot_serve.access.connections import Connections
 from lerobot_serve.errors import UserError
+from lerobot_serve.tools.dashboard.http.application import Application
 
 START_LIMIT_S, CLOSE_LIMIT_S = 10.0, 5.0
 KEEP_ALIVE_S = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class Listen:
-    """Where the server listens; port 0 takes a free one."""
-
-    address: str
-    port: int
-    tls: ssl.SSLContext | None = None
 
 
 class HttpServer:
@@ -33,27 +23,25 @@ class HttpServer:
 
     def __init__(
         self,
-        application: web.Application,
-        listen: Listen,
-        connections: Connections,
+        application: Application,
+        address: str,
+        port: int,
         on_failure: Callable[[Exception], object],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`on_failure` is called in the loop's thread when the loop ends with an error."""
-        self._application, self._listen = application, listen
-        self._connections = connections
+        """
+        Port 0 takes a free one. `on_failure` is called in the loop's thread when the loop ends
+        with an error.
+        """
+        self._application, self._tls = application, tls
+        self._address, self.port = address, port
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._started = threading.Event()
         self._error: OSError | None = None
         self._failure: Exception | None = None
         self._on_failure = on_failure
-        self._closers: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name='http', daemon=True)
-        self.port = 0
-
-    def on_close(self, closer: Callable[[], None]) -> None:
-        """Call `closer` in the loop's thread before the connections are closed."""
-        self._closers.append(closer)
 
     def start(self) -> None:
         """Listen. Raises UserError when the address or the port cannot be used."""
@@ -64,7 +52,7 @@ class HttpServer:
         if self._error:
             self._thread.join(CLOSE_LIMIT_S)
             raise UserError(
-                f'--port {self._listen.port}: cannot listen on {self._listen.address}: '
+                f'--port {self.port}: cannot listen on {self._address}: '
                 f'{self._error.strerror or self._error}; use another --port, or 0 for a free one'
             )
 
@@ -77,7 +65,7 @@ class HttpServer:
             return
 
     def close(self) -> None:
-        """Close all connections and end the thread."""
+        """End the application, close all connections and end the thread."""
         self.call(self._stopping.set)
         self._thread.join(CLOSE_LIMIT_S + 1)
 
@@ -95,7 +83,7 @@ class HttpServer:
 
     async def _serve(self) -> None:
         runner = web.AppRunner(
-            self._application,
+            self._application.web,
             access_log=None,
             handle_signals=False,
             keepalive_timeout=KEEP_ALIVE_S,
@@ -103,12 +91,7 @@ class HttpServer:
         )
         await runner.setup()
         try:
-            site = web.TCPSite(
-                runner,
-                self._listen.address,
-                self._listen.port,
-                ssl_context=self._listen.tls,
-            )
+            site = web.TCPSite(runner, self._address, self.port, ssl_context=self._tls)
             try:
                 await site.start()
             except OSError as error:
@@ -116,11 +99,11 @@ class HttpServer:
                 return
             self.port = runner.addresses[0][1]
             assert runner.server
-            watch = asyncio.create_task(self._connections.watch(runner.server))
+            connections = self._application.connections
+            watch = asyncio.create_task(connections.watch(runner.server))
             self._started.set()
             await self._stopping.wait()
             watch.cancel()
-            for closer in self._closers:
-                closer()
+            self._application.end()
         finally:
             await runner.cleanup()

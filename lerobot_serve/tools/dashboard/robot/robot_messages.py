@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 import threading
 
+from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.contract.records import EdgeState, ExecutedAction
+from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.tools.dashboard.document.printed_numbers import rounded
+from lerobot_serve.tools.bags.service_events import read_open_session
+from lerobot_serve.tools.dashboard.document.printed_numbers import bounded, rounded
 from lerobot_serve.tools.dashboard.robot.last_request import camera_names, LastRequests
 from lerobot_serve.tools.dashboard.robot.window import (
     Executed,
@@ -23,7 +25,6 @@ from lerobot_serve.tools.dashboard.robot.window import (
     series,
     ShownPlan,
 )
-from lerobot_serve_interfaces.srv import OpenSession
 
 DIGITS, NAMES, PLAN_ROWS = 4, 256, 1000
 # of a chunk whose control rate is not known yet
@@ -44,23 +45,27 @@ class RobotMessages:
         self._step_ms = DEFAULT_STEP_MS
         self._lock = threading.Lock()
 
-    def on_command(self, message: ExecutedAction, now_ms: int) -> None:
+    def on_command(self, raw: bytes, now_ms: int) -> None:
         """Add a command."""
-        stamp_ms = message.stamp.sec * 1e3 + message.stamp.nanosec / 1e6
+        try:
+            command = decode(ExecutedAction, raw)
+        except Malformed:
+            self.malformed += 1
+            return
         self._heard.executed.append(
             Executed(
-                self._time.place(stamp_ms, now_ms),
-                numbers(message.commanded),
-                numbers(message.raw),
-                EdgeState.Rung.of(message.rung).name,
-                ExecutedAction.CageResult.of(message.cage_result).name,
-                message.reason,
+                self._time.place(command.stamp.ns / 1e6, now_ms),
+                numbers(command.commanded),
+                numbers(command.raw),
+                command.rung.name,
+                command.cage_result.name,
+                bounded(command.reason),
             )
         )
 
     def note(self, now_ms: int, kind: str, text: str) -> None:
         """Add an event that no message shows."""
-        self._heard.events.append(RobotEvent(now_ms, kind, text))
+        self._heard.events.append(RobotEvent(now_ms, kind, bounded(text)))
 
     def on_chunk(self, raw: bytes, client_id: str, now_ms: int) -> None:
         """Add a chunk; one of another robot is ignored."""
@@ -73,19 +78,24 @@ class RobotMessages:
             return
         if chunk.status != Status.OK:
             text = f'reply {chunk.status}: {chunk.status_text}'
-            self._heard.events.append(RobotEvent(now_ms, 'reply', text))
+            self._heard.events.append(RobotEvent(now_ms, 'reply', bounded(text)))
             return
         rows = [numbers(row) for row in chunk.robot[:PLAN_ROWS].tolist()]
         times = [int(now_ms + index * self._step_ms) for index in range(len(rows))]
-        self._heard.plan = ShownPlan(times, series(rows), chunk.policy, chunk.header.seq)
+        self._heard.plan = ShownPlan(times, series(rows), bounded(chunk.policy), chunk.header.seq)
 
-    def on_session(self, event: OpenSession.Event, client_id: str) -> None:
+    def on_session(self, raw: bytes, client_id: str) -> None:
         """Note the names of the joints and the control rate, of the robot's own sessions."""
-        for request in event.request:
-            if request.client_id == client_id:
-                self._heard.names = tuple(request.action_names[:NAMES])
-                if request.fps > 0:
-                    self._step_ms = 1000 / request.fps
+        try:
+            request = read_open_session(raw)
+        except Malformed:
+            self.malformed += 1
+            return
+        if request and request.client_id == client_id:
+            names = request.action_names[:NAMES]
+            self._heard.names = tuple(bounded(name, 64) for name in names)
+            if request.fps > 0:
+                self._step_ms = 1000 / request.fps
 
     def on_request(self, raw: bytes) -> None:
         """Keep a request; it is decoded when a viewer requests it. Any thread."""

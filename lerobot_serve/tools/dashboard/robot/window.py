@@ -2,8 +2,8 @@
 """
 The last minute of one robot: commands, the newest chunk, events. The event loop's thread.
 
-Bounded by time and by number: a 500 Hz robot keeps every eighth command, and each one at which
-the rung or the cage's result changed.
+Texts are bounded by whoever adds them; the window is bounded by time and by number: a 500 Hz robot
+keeps every eighth command, and each one at which the rung or the cage's result changed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
-from lerobot_serve.tools.dashboard.document.printed_numbers import bounded
 
 WINDOW_S, RATE_HZ = 60, 60
 POINTS, EVENTS = WINDOW_S * RATE_HZ, 200
@@ -39,9 +38,6 @@ class ShownPlan(NamedTuple):
     policy: str
     seq: int
 
-    def as_json(self) -> Json:
-        return {**self._asdict(), 'policy': bounded(self.policy)}
-
 
 class RobotEvent(NamedTuple):
     """Something that happened to the robot."""
@@ -49,9 +45,6 @@ class RobotEvent(NamedTuple):
     t_ms: int
     kind: str
     text: str
-
-    def as_json(self) -> Json:
-        return {**self._asdict(), 'text': bounded(self.text)}
 
 
 @dataclass(slots=True)
@@ -90,13 +83,13 @@ class RobotWindow:
         events += self._changes(heard.executed)
         if events:
             self._events.extend(events)
-            new['events'] = [event.as_json() for event in events]
+            new['events'] = [event._asdict() for event in events]
         if heard.plan:
             self._plan = heard.plan
-            new['plan'] = heard.plan.as_json()
+            new['plan'] = heard.plan._asdict()
         if heard.names and heard.names != self._names:
             self._names = heard.names
-            new['names'] = [bounded(name, 64) for name in heard.names]
+            new['names'] = list(heard.names)
         if heard.images:
             seq, cameras = heard.images
             self._images = new['images'] = {'seq': seq, 'cameras': list(cameras)}
@@ -138,11 +131,11 @@ class RobotWindow:
         """Return the whole window; `state` is the row of the robot."""
         return {
             'robot': self._robot,
-            'names': [bounded(name, 64) for name in self._names],
+            'names': list(self._names),
             'window_s': WINDOW_S,
             'executed': columns(list(self._points)),
-            'plan': self._plan.as_json() if self._plan else None,
-            'events': [event.as_json() for event in self._events],
+            'plan': self._plan._asdict() if self._plan else None,
+            'events': [event._asdict() for event in self._events],
             'images': self._images,
             'state': state,
         }

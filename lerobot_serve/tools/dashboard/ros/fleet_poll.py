@@ -5,18 +5,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 import threading
 import time
+from typing import Any
 
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import (
     CanaryState,
     EpisodeOutcome,
-    LearnerState,
     RouterState,
-    ServerStatus,
     ShadowSummary,
 )
 from lerobot_serve.tools.dashboard.commands.loading import Loading
@@ -27,32 +25,21 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     ROBOT,
     ROUTER,
 )
-from lerobot_serve.tools.dashboard.robot.edge_state import EdgeStateReader
 from lerobot_serve.tools.dashboard.ros.fleet_topics import (
     CANARY,
     FleetTopics,
     OUTCOME,
     OUTCOMES_A_TURN,
     SHADOW,
+    TYPES,
     WatchedSource,
 )
 from lerobot_serve.tools.dashboard.ros.parameter_reader import ParameterReader
-from lerobot_serve.tools.operate.fleet_state import RouterView
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
-from lerobot_serve.tools.operate.service_calls import OUTCOMES
 
 # a change is visible within 500 ms, with time to spare for a busy machine
 POLL_S, COUNT_S = 1 / 3, 1.0
-OUTCOME_NAMES = {number: name for name, number in OUTCOMES.items()}
-
-
-@dataclass(slots=True)
-class _RouterMessages:
-    """The newest messages of one router."""
-
-    state: RouterState | None = None
-    canary: CanaryState | None = None
-    shadow: ShadowSummary | None = None
 
 
 class FleetPoll:
@@ -68,8 +55,8 @@ class FleetPoll:
     ) -> None:
         self._topics, self._recorder, self._parameters = topics, recorder, parameters
         self._publish, self._viewer_count = publish, viewer_count
-        self._readers: dict[str, EdgeStateReader] = {}
-        self._routers: dict[str, _RouterMessages] = {}
+        # router -> its newest messages, by their class
+        self._routers: dict[str, dict[type, Any]] = {}
         self._next_count_s = 0.0
         self._outcomes: deque[tuple[str, str]] = deque()
         self._loadings: deque[tuple[str, Loading]] = deque()
@@ -127,15 +114,14 @@ class FleetPoll:
         """Deposit the state of a robot, server or learner; bytes that are none do not count."""
         node = source.node
         try:
+            state: Any = decode(TYPES[source.kind], raw)
             if source.kind == ROBOT:
-                reader = self._readers.setdefault(node, EdgeStateReader(node))
                 limit_s = self._parameters.age_limit_s(node, now_s)
-                self._recorder.on_robot(node, reader.read(raw), limit_s, now_s)
+                self._recorder.on_robot(RobotView(node, state), limit_s, now_s)
             elif source.kind == LEARNER:
-                learner = LearnerView(node, decode(LearnerState, raw))
-                self._recorder.on_learner(learner, now_s)
+                self._recorder.on_learner(LearnerView(node, state), now_s)
             else:
-                self._recorder.on_server(node, decode(ServerStatus, raw), now_s)
+                self._recorder.on_server(node, state, now_s)
         except Exception:
             # whatever one source sends ends no dashboard
             self.malformed += 1
@@ -144,31 +130,28 @@ class FleetPoll:
 
     def _poll_router(self, source: WatchedSource, raw: bytes | None, now_s: float) -> None:
         self._take_outcomes(source)
-        taken: dict[str, tuple[bytes | None, type]] = {
-            'state': (raw, RouterState),
-            'canary': (source.others[CANARY].take(), CanaryState),
-            'shadow': (source.others[SHADOW].take(), ShadowSummary),
+        taken: dict[type, bytes | None] = {
+            RouterState: raw,
+            CanaryState: source.others[CANARY].take(),
+            ShadowSummary: source.others[SHADOW].take(),
         }
-        router = self._routers.setdefault(source.node, _RouterMessages())
         try:
-            for name, (data, kind) in taken.items():
-                if data is not None:
-                    setattr(router, name, decode(kind, data))
+            new: dict[type, Any] = {
+                kind: decode(kind, data) for kind, data in taken.items() if data is not None
+            }
         except Malformed:
             self.malformed += 1
             return
         if raw is not None:
             source.heard.on_message(now_s)
-        if router.state and router.canary and any(data for data, _ in taken.values()):
-            self._deposit_router(source.node, router, now_s)
-
-    def _deposit_router(self, node: str, router: _RouterMessages, now_s: float) -> None:
-        assert router.state and router.canary
-        canary = router.canary
-        mark = (canary.state, canary.step_count, canary.candidate_policy)
-        settings = self._parameters.settings(node, mark, now_s)
-        view = RouterView(node, router.state, canary)
-        self._recorder.on_router(view, settings, router.shadow, now_s)
+        known = self._routers.setdefault(source.node, {})
+        known |= new
+        if new and RouterState in known and CanaryState in known:
+            canary = known[CanaryState]
+            mark = (canary.state, canary.step_count, canary.candidate_policy)
+            settings = self._parameters.settings(source.node, mark, now_s)
+            view = RouterView(source.node, known[RouterState], canary)
+            self._recorder.on_router(view, settings, known.get(ShadowSummary), now_s)
 
     def _take_outcomes(self, source: WatchedSource) -> None:
         for raw in source.others[OUTCOME].take_all(OUTCOMES_A_TURN):
@@ -177,12 +160,11 @@ class FleetPoll:
             except Malformed:
                 self.malformed += 1
                 continue
-            if message.outcome in OUTCOME_NAMES:
-                self._recorder.on_outcome(message.episode_id, OUTCOME_NAMES[message.outcome])
+            if message.outcome in tuple(EpisodeOutcome.Outcome):
+                self._recorder.on_outcome(message.episode_id, message.outcome.word)
 
     def _forget(self, source: WatchedSource) -> None:
         self._topics.forget(source)
         self._recorder.forget(source.kind, source.node)
         self._parameters.forget(source.node)
-        self._readers.pop(source.node, None)
         self._routers.pop(source.node, None)

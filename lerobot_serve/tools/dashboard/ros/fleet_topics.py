@@ -15,6 +15,7 @@ import time
 from rclpy.node import Node
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 
+from lerobot_serve.contract.records import EdgeState, LearnerState, RouterState, ServerStatus
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     LEARNER,
@@ -24,27 +25,29 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
 )
 from lerobot_serve.tools.dashboard.document.silence import Source
 from lerobot_serve.tools.dashboard.ros.newest_messages import PolledTopic
-from lerobot_serve_interfaces.msg import (
-    CanaryState,
-    EdgeState,
-    EpisodeOutcome,
-    LearnerState,
-    RouterState,
-    ServerStatus,
-    ShadowSummary,
-)
+from lerobot_serve_interfaces import msg
 
 PACKAGE = 'lerobot_serve_interfaces/msg'
 GRAPH_PERIOD_S, GRAPH_LIMIT_S, GRAPH_SHARE = 1.0, 3.0, 0.01
-# what publishes a state -> its type
-TYPES = {ROBOT: EdgeState, ROUTER: RouterState, SERVER: ServerStatus, LEARNER: LearnerState}
+# what publishes a state -> its record
+TYPES: dict[str, type] = {
+    ROBOT: EdgeState,
+    ROUTER: RouterState,
+    SERVER: ServerStatus,
+    LEARNER: LearnerState,
+}
 # type of a topic -> its last word, and what publishes it
 SOURCES = {
     f'{PACKAGE}/{kind.__name__}': ('/status' if source == SERVER else '/state', source)
     for source, kind in TYPES.items()
 }
-# of a router beside its state
+# of a router beside its state: last word, type, quality of service
 CANARY, SHADOW, OUTCOME = 'canary', 'shadow_summary', 'outcome'
+BESIDE_ROUTER_STATE = (
+    (CANARY, msg.CanaryState, qos.STATE),
+    (SHADOW, msg.ShadowSummary, qos.STATE),
+    (OUTCOME, msg.EpisodeOutcome, qos.OUTCOME),
+)
 # new ones a turn: each costs some milliseconds
 NEW_A_TURN, OUTCOMES_A_TURN = 20, 100
 ROBOT_STATE = QoSProfile(
@@ -113,17 +116,14 @@ class FleetTopics:
     def _watched(self, kind: str, node: str, topic: str) -> WatchedSource:
         # robots publish several times a second, and are many: nothing is sent again for a viewer
         profile = ROBOT_STATE if kind == ROBOT else qos.STATE
-        source = WatchedSource(kind, node, PolledTopic(self._node, TYPES[kind], topic, profile))
+        message = getattr(msg, TYPES[kind].__name__)
+        source = WatchedSource(kind, node, PolledTopic(self._node, message, topic, profile))
         if kind == ROUTER:
             source.others = {
-                CANARY: self._topic(CanaryState, f'{node}/{CANARY}'),
-                SHADOW: self._topic(ShadowSummary, f'{node}/{SHADOW}'),
-                OUTCOME: PolledTopic(self._node, EpisodeOutcome, f'{node}/{OUTCOME}', qos.OUTCOME),
+                word: PolledTopic(self._node, message, f'{node}/{word}', profile)
+                for word, message, profile in BESIDE_ROUTER_STATE
             }
         return source
-
-    def _topic(self, kind: type, topic: str) -> PolledTopic:
-        return PolledTopic(self._node, kind, topic, qos.STATE)
 
     def count_publishers(self) -> None:
         """Count the publishers of each source."""

@@ -9,15 +9,11 @@ entities belong to a node that no executor spins.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
 
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
-from rclpy.serialization import deserialize_message
 from rclpy.subscription import Subscription
-
-T = TypeVar('T')
 
 
 class PolledTopic:
@@ -59,15 +55,6 @@ class PolledTopic:
     def close(self) -> None:
         self._handle.__exit__(None, None, None)
         self._node.destroy_subscription(self._subscription)
-
-
-def decoded(raw: bytes, kind: type[T]) -> T | None:
-    """Return a message; None for bytes that are no such message."""
-    try:
-        message: T = deserialize_message(raw, kind)
-    except RuntimeError:
-        return None
-    return message
 
 
 def _ignore(message: object) -> None:

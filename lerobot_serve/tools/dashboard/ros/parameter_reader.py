@@ -14,10 +14,10 @@ import threading
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.operations import read_settings
 from lerobot_serve.tools.operate.outcome import ResultUnknown
-from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 
 AGE_LIMIT = 'max_action_age_s'
 # a router whose plan changes publishes another state, at which it is asked at once
@@ -38,18 +38,18 @@ class ParameterReader:
         self._waiting: set[str] = set()
         self._due_s: dict[str, float] = {}
         self._states: dict[str, object] = {}
-        self._settings: dict[str, RolloutSettings] = {}
+        self._settings: dict[str, RouterParameters] = {}
         self._limits: dict[str, float] = {}
 
     # the poll thread
 
-    def settings(self, router: str, state: object, now_s: float) -> RolloutSettings:
+    def settings(self, router: str, state: object, now_s: float) -> RouterParameters:
         """Return the canary parameters of a router; ask again when its `state` has changed."""
         if self._states.get(router) != state:
             self._states[router] = state
             self._due_s[router] = now_s
         self._ask(ROUTER_RANK, router, now_s, REFRESH_S)
-        return self._settings.get(router) or RolloutSettings()
+        return self._settings.get(router) or RouterParameters()
 
     def age_limit_s(self, robot: str, now_s: float) -> float | None:
         """Return the staleness bound of a robot; None while it is unknown."""

@@ -24,7 +24,7 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
 from lerobot_serve.tools.dashboard.robot.robot_messages import RobotMessages
-from lerobot_serve.tools.dashboard.ros.newest_messages import decoded, PolledTopic
+from lerobot_serve.tools.dashboard.ros.newest_messages import PolledTopic
 from lerobot_serve_interfaces.msg import ActionChunk, ExecutedAction, Observation
 from lerobot_serve_interfaces.srv import OpenSession
 
@@ -75,15 +75,13 @@ class RobotFeed:
         if server != self._server:
             self._follow(client_id, server)
         for raw in self._commands.take_all(COMMANDS):
-            if command := decoded(raw, ExecutedAction):
-                self._messages.on_command(command, now_ms)
+            self._messages.on_command(raw, now_ms)
         for topic in self._chunks.values():
             for raw in topic.take_all(CHUNKS):
                 self._messages.on_chunk(raw, client_id, now_ms)
         if self._sessions:
             for raw in self._sessions.take_all(EVENTS):
-                if event := decoded(raw, OpenSession.Event):
-                    self._messages.on_session(event, client_id)
+                self._messages.on_session(raw, client_id)
 
     def _follow(self, client_id: str, server: str) -> None:
         """Listen to the inbox of another server; over Zenoh there is none here."""

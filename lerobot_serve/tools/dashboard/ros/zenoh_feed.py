@@ -20,9 +20,7 @@ from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.recording.zenoh_recording import ZenohRecording
 from lerobot_serve.tools.bags.service_events import TOPIC_END
 from lerobot_serve.tools.dashboard.robot.robot_messages import RobotMessages
-from lerobot_serve.tools.dashboard.ros.newest_messages import decoded
 from lerobot_serve.zenoh.settings import ZenohSettings
-from lerobot_serve_interfaces.srv import OpenSession
 
 KEPT_EVENTS, KEPT_CHUNKS, RETRY_S = 256, 64, 10.0
 
@@ -60,8 +58,7 @@ class ZenohFeed:
         for raw in chunks:
             messages.on_chunk(raw, client_id, now_ms)
         for raw in events:
-            if event := decoded(raw, OpenSession.Event):
-                messages.on_session(event, client_id)
+            messages.on_session(raw, client_id)
 
     def remove(self, messages: RobotMessages) -> None:
         """Note that the view of a robot is closed; with the last one, close the link."""

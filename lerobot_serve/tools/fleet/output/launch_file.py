@@ -46,28 +46,20 @@ def as_comment(name: str) -> str:
 
 def _node(process: FleetProcess) -> Iterator[str]:
     if process.command:
-        yield from _verb(process)
-        return
-    yield '            Node(\n'
-    yield "                package='lerobot_serve',\n"
-    yield f'                executable={process.executable!r},\n'
-    yield f'                exec_name={process.name!r},\n'
-    yield '                ros_arguments=[\n'
-    # without --ros-args, which launch_ros adds
-    words = process.arguments[1:]
-    for option, value in zip(words[::2], words[1::2], strict=True):
-        yield f'                    {option!r}, {value!r},\n'
-    yield '                ],\n'
-    yield "                output='both',\n"
-    yield '                respawn=True,\n'
-    yield f'                respawn_delay={RESPAWN_DELAY_S!r},\n'
-    yield '            ),\n'
-
-
-def _verb(process: FleetProcess) -> Iterator[str]:
-    yield '            ExecuteProcess(\n'
-    yield f'                cmd={[process.executable, *process.arguments]!r},\n'
-    yield f'                name={process.name!r},\n'
+        yield '            ExecuteProcess(\n'
+        yield f'                cmd={[process.executable, *process.arguments]!r},\n'
+        yield f'                name={process.name!r},\n'
+    else:
+        yield '            Node(\n'
+        yield "                package='lerobot_serve',\n"
+        yield f'                executable={process.executable!r},\n'
+        yield f'                exec_name={process.name!r},\n'
+        yield '                ros_arguments=[\n'
+        # without --ros-args, which launch_ros adds
+        words = process.arguments[1:]
+        for option, value in zip(words[::2], words[1::2], strict=True):
+            yield f'                    {option!r}, {value!r},\n'
+        yield '                ],\n'
     yield "                output='both',\n"
     yield '                respawn=True,\n'
     yield f'                respawn_delay={RESPAWN_DELAY_S!r},\n'

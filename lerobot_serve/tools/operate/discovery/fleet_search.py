@@ -14,12 +14,12 @@ import time
 from rclpy.node import Node
 
 from lerobot_serve.contract.records import CanaryState, EdgeState, RouterState
-from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.discovery.graph_search import GraphSearch, STATE
 from lerobot_serve.tools.operate.discovery.known_nodes import KnownNodes
 from lerobot_serve.tools.operate.discovery.latched_states import LatchedStates, Received
 from lerobot_serve.tools.operate.fleet_state import RobotView
 from lerobot_serve.tools.operate.service_calls import ServiceCalls
+from lerobot_serve.tools.operate.silent_robots import HUNG, MISSING, MUTE, silent
 
 ROUTER_KIND, ROBOT_KIND = RouterState.__name__, EdgeState.__name__
 # a state that is older by its own clock is of a robot that hangs, or whose clock is off: a new one
@@ -135,9 +135,9 @@ class FleetSearch(ServiceCalls):
     def _robot_now(self, node: str) -> RobotView:
         found = self._states.get(node + STATE)
         if found is None:
-            return silent_robots.mute_robot(node)
+            return silent(RobotView(node), MUTE)
         robot = RobotView(node, found.message)
-        return silent_robots.hung_robot(robot, found.age_s) if is_old(found) else robot
+        return silent(robot, HUNG, found.age_s) if is_old(found) else robot
 
     def _missing(self, nodes: Sequence[str]) -> list[RobotView]:
         """Return the robots that were found before and are not now; remember those of now."""
@@ -146,7 +146,7 @@ class FleetSearch(ServiceCalls):
         seen, now_s = self._known.seen(ROBOT_KIND), time.time()
         self._known.add(ROBOT_KIND, nodes)
         return [
-            silent_robots.missing_robot(node, now_s - at_s)
+            silent(RobotView(node), MISSING, now_s - at_s)
             for node, at_s in seen.items()
             if node not in nodes
         ]

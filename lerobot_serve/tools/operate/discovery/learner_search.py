@@ -20,7 +20,6 @@ from lerobot_serve.tools.operate.learners.learner_state import (
     hearing,
     LearnerView,
     NOT_HEARD,
-    silent_for_s,
 )
 
 # the graph costs more the larger it is
@@ -43,9 +42,7 @@ class LearnerSearch:
         """Return the learners, once no other one is expected and each has sent its state."""
         end_s = time.monotonic() + timeout_s
         self._graph.run(timeout_s, on_found=self._watch, may_be_none=True)
-        while any(hearing(each) is Hearing.EXPECTED for each in self._arrivals().values()):
-            if time.monotonic() >= end_s:
-                break
+        while len(self._views()) < len(self._found) and time.monotonic() < end_s:
             time.sleep(GRAPH_POLL_S)
         return self._views()
 
@@ -64,24 +61,19 @@ class LearnerSearch:
             self._states.watch(LearnerState, node + STATE)
 
     def _views(self) -> list[LearnerView]:
-        arrivals = self._arrivals()
-        return [
-            self._view(node, each)
-            for node, each in sorted(arrivals.items())
-            if hearing(each) is not Hearing.EXPECTED
-        ]
-
-    def _view(self, node: str, arrivals: Arrivals) -> LearnerView:
-        found = self._states.get(node + STATE)
-        state = found.message if found else NOT_HEARD
-        return LearnerView(node, state, silent_for_s(arrivals))
-
-    def _arrivals(self) -> dict[str, Arrivals]:
-        return {node: self._arrivals_of(node, at_s) for node, at_s in self._found.items()}
-
-    def _arrivals_of(self, node: str, found_at_s: float) -> Arrivals:
-        now_s = time.monotonic()
-        found = self._states.get(node + STATE)
-        if found is None:
-            return Arrivals(now_s - found_at_s)
-        return Arrivals(now_s - found_at_s, found.arrivals, now_s - found.at_s, found.age_s)
+        """Return the learners whose state has come, or will not."""
+        views = []
+        for node, found_at_s in sorted(self._found.items()):
+            received, now_s = self._states.get(node + STATE), time.monotonic()
+            arrivals = Arrivals(now_s - found_at_s)
+            if received:
+                arrivals = arrivals._replace(
+                    states=received.arrivals,
+                    arrived_s=now_s - received.at_s,
+                    age_s=received.age_s,
+                )
+            found, silent_s = hearing(arrivals)
+            if found is not Hearing.EXPECTED:
+                state = received.message if received else NOT_HEARD
+                views.append(LearnerView(node, state, silent_s))
+        return views

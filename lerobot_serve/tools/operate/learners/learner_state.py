@@ -108,25 +108,19 @@ class Arrivals(NamedTuple):
     age_s: float = 0.0
 
 
-def hearing(arrivals: Arrivals) -> Hearing:
-    """Return whether a learner is heard of; see the module."""
+def hearing(arrivals: Arrivals) -> tuple[Hearing, float | None]:
+    """
+    Return whether a learner is heard of, see the module, and how long a silent or mute one has
+    sent no state.
+    """
     if arrivals.states == 0:
-        return Hearing.EXPECTED if arrivals.found_s < SILENT_S else Hearing.MUTE
+        is_new = arrivals.found_s < SILENT_S
+        return (Hearing.EXPECTED, None) if is_new else (Hearing.MUTE, arrivals.found_s)
     # a stamp of the future is of a clock that is off
     if abs(arrivals.age_s) <= SILENT_S:
-        return Hearing.HEARD
+        return Hearing.HEARD, None
     # only the first state can be older than its arrival
     if arrivals.arrived_s < NEW_STATE_S:
-        return Hearing.EXPECTED
-    return Hearing.SILENT
-
-
-def silent_for_s(arrivals: Arrivals) -> float | None:
-    """Return how long a learner has sent no state; None while it is heard of or expected."""
-    found = hearing(arrivals)
-    if found is Hearing.MUTE:
-        return arrivals.found_s
-    if found is Hearing.SILENT:
-        # by the clocks of two machines it cannot be shorter than what was waited for
-        return max(arrivals.age_s, arrivals.arrived_s)
-    return None
+        return Hearing.EXPECTED, None
+    # by the clocks of two machines it cannot be shorter than what was waited for
+    return Hearing.SILENT, max(arrivals.age_s, arrivals.arrived_s)

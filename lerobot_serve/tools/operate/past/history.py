@@ -89,17 +89,17 @@ class _Reader:
         self._reported: set[str] = set()
 
     def add(self, entry: TraceEntry) -> None:
-        record, role, node = entry.record, entry.run.role, entry.run.node
+        record, role, node, history = entry.record, entry.run.role, entry.run.node, self._history
         if isinstance(record, OutcomeRecord):
             self._add_outcome(record)
-        elif isinstance(record, PlacementRecord):
-            self._add_placement(record)
-        elif role == SERVER:
-            self._add_of_server(record, node)
-        elif role == EDGE:
-            self._add_of_robot(record, node)
+        elif isinstance(record, PlacementRecord) and not record.moved:
+            history.episodes[record.policy or NO_POLICY] += 1
+        elif role == SERVER and isinstance(record, IncidentRecord):
+            history.servers.setdefault(node, Counter())[record.name or 'incident'] += 1
+        elif role == EDGE and (what := _robot_state(record)):
+            history.robots.setdefault(node, Counter())[what] += 1
         if is_decision(record, role) and (found := decision_text(record, role)):
-            self._history.decisions.append(Decision(entry.time_s, node, *found))
+            history.decisions.append(Decision(entry.time_s, node, *found))
 
     def history(self) -> History:
         for policy, outcome in self._outcomes.values():
@@ -115,19 +115,12 @@ class _Reader:
             self._reported.add(episode)
         self._outcomes[episode] = record.policy or NO_POLICY, record.outcome or 'unknown'
 
-    def _add_placement(self, record: PlacementRecord) -> None:
-        if not record.moved:
-            self._history.episodes[record.policy or NO_POLICY] += 1
 
-    def _add_of_server(self, record: TraceRecord, node: str) -> None:
-        if isinstance(record, IncidentRecord):
-            self._history.servers.setdefault(node, Counter())[record.name or 'incident'] += 1
-
-    def _add_of_robot(self, record: TraceRecord, node: str) -> None:
-        if not isinstance(record, StateRecord):
-            return
-        if what := ROBOT_STATES.get((record.component or '', record.after or '')):
-            self._history.robots.setdefault(node, Counter())[what] += 1
+def _robot_state(record: TraceRecord) -> str:
+    """Return the word of a state that is counted, empty for another record."""
+    if not isinstance(record, StateRecord):
+        return ''
+    return ROBOT_STATES.get((record.component or '', record.after or ''), '')
 
 
 def history_report(history: History, traces: Sequence[str]) -> Report:

@@ -102,7 +102,7 @@ class ServerLoader:
             raise UserError(f'{server} refuses the policy: {refusal}')
         self.report(f'{server}: load {values[POLICY_PATH]}')
         self._change(server, LOADING)
-        found = self.client.server(server).status.policy
+        found = self.client.server(server).policy
         self.progress.serves[server] = f'serves {found}'
         return found
 
@@ -119,7 +119,7 @@ class ServerLoader:
         for transition in transitions:
             self.progress.note_change(server, f'is in the transition {transition}, or after it')
             if not self.client.change_state(server, transition, self.timeout_s):
-                text = self.client.server(server).status.text
+                text = self.client.server(server).text
                 self.progress.serves[server] = f'serves nothing: it could not {transition}'
                 raise UserError(f'{server} could not {transition}: {text}')
 

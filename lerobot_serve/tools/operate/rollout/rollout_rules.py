@@ -5,7 +5,7 @@ What each verb of a rollout does in each state, and where it makes no sense: one
 
 from __future__ import annotations
 
-from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.operate.rule import Effect, nothing, refuse, Rule, Verb
 
 PHASE = CanaryPhase
@@ -66,39 +66,40 @@ RUNS = refuse(
     'a rollout of {candidate} has begun ({text}); end it first: `lerobot-serve rollout stop` '
     'without a verdict, `lerobot-serve rollout abort` to bar its policy'
 )
+NOT_PAUSED = nothing('the rollout is not paused: {text}')
+NOT_UNDONE = refuse('a step is not undone; ' + ABORTS)
 NOT_PROMOTED = refuse('{candidate} is not promoted: {text}')
-ROLLOUT_RULES: dict[tuple[Verb, CanaryPhase], Rule] = {
-    (Verb.START, PHASE.OFF): START,
-    (Verb.START, PHASE.WAITING): RUNS,
-    (Verb.START, PHASE.RUNNING): RUNS,
-    (Verb.START, PHASE.UNDECIDED): RUNS,
-    (Verb.START, PHASE.PAUSED): RUNS,
+Row = dict[tuple[Verb, CanaryPhase], Rule]
+
+
+def row(verb: Verb, rule: Rule, *phases: CanaryPhase) -> Row:
+    """Return the rules of a verb for the phases in which it does the same."""
+    return {(verb, phase): rule for phase in phases}
+
+
+ROLLOUT_RULES: Row = {
+    **row(Verb.START, START, PHASE.OFF, PHASE.ROLLED_BACK),
+    **row(Verb.START, RUNS, PHASE.WAITING, *ON_TRIAL),
     (Verb.START, PHASE.PROMOTED): refuse(
         '{candidate} is promoted and serves all episodes; make it the champion first with '
         '`lerobot-serve rollout finish`'
     ),
-    (Verb.START, PHASE.ROLLED_BACK): START,
     (Verb.PAUSE, PHASE.OFF): refuse(NONE_RUNS),
     (Verb.PAUSE, PHASE.WAITING): refuse(
         '{candidate} gets no episodes yet: {text}. ' + ABORTS + ' and ends the wait'
     ),
-    (Verb.PAUSE, PHASE.RUNNING): PAUSE,
-    (Verb.PAUSE, PHASE.UNDECIDED): PAUSE,
+    **row(Verb.PAUSE, PAUSE, PHASE.RUNNING, PHASE.UNDECIDED),
     (Verb.PAUSE, PHASE.PAUSED): nothing('{text}'),
     (Verb.PAUSE, PHASE.PROMOTED): refuse('{candidate} is promoted already; ' + ABORTS),
     (Verb.PAUSE, PHASE.ROLLED_BACK): refuse('{text}'),
     (Verb.RESUME, PHASE.OFF): refuse(NONE_RUNS),
-    (Verb.RESUME, PHASE.WAITING): nothing('the rollout is not paused: {text}'),
-    (Verb.RESUME, PHASE.RUNNING): nothing('the rollout is not paused: {text}'),
-    (Verb.RESUME, PHASE.UNDECIDED): nothing('the rollout is not paused: {text}'),
+    **row(Verb.RESUME, NOT_PAUSED, PHASE.WAITING, PHASE.RUNNING, PHASE.UNDECIDED),
     (Verb.RESUME, PHASE.PAUSED): RESUME_PAUSED,
     (Verb.RESUME, PHASE.PROMOTED): nothing('{candidate} is promoted already'),
     (Verb.RESUME, PHASE.ROLLED_BACK): RESUME_BARRED,
     (Verb.PROMOTE, PHASE.OFF): refuse(NONE_RUNS),
     (Verb.PROMOTE, PHASE.WAITING): refuse('{candidate} may take no episodes yet: {text}'),
-    (Verb.PROMOTE, PHASE.RUNNING): PROMOTE,
-    (Verb.PROMOTE, PHASE.UNDECIDED): PROMOTE,
-    (Verb.PROMOTE, PHASE.PAUSED): PROMOTE,
+    **row(Verb.PROMOTE, PROMOTE, *ON_TRIAL),
     (Verb.PROMOTE, PHASE.PROMOTED): nothing('{text}'),
     (Verb.PROMOTE, PHASE.ROLLED_BACK): refuse(
         '{text}. To try it again: `lerobot-serve rollout resume`'
@@ -107,36 +108,21 @@ ROLLOUT_RULES: dict[tuple[Verb, CanaryPhase], Rule] = {
         'no rollout runs; to take a policy off the robots: `lerobot-serve drain b` or '
         '`lerobot-serve drain a`'
     ),
-    (Verb.ABORT, PHASE.WAITING): ABORT,
-    (Verb.ABORT, PHASE.RUNNING): ABORT,
-    (Verb.ABORT, PHASE.UNDECIDED): ABORT,
-    (Verb.ABORT, PHASE.PAUSED): ABORT,
-    (Verb.ABORT, PHASE.PROMOTED): ABORT,
+    **row(Verb.ABORT, ABORT, PHASE.WAITING, *ON_TRIAL, PHASE.PROMOTED),
     (Verb.ABORT, PHASE.ROLLED_BACK): nothing('{text}'),
     (Verb.UNDO, PHASE.OFF): refuse(NONE_RUNS),
     (Verb.UNDO, PHASE.WAITING): refuse('nothing to undo; ' + ABORTS),
-    (Verb.UNDO, PHASE.RUNNING): refuse('a step is not undone; ' + ABORTS),
-    (Verb.UNDO, PHASE.UNDECIDED): refuse('a step is not undone; ' + ABORTS),
+    **row(Verb.UNDO, NOT_UNDONE, PHASE.RUNNING, PHASE.UNDECIDED),
     (Verb.UNDO, PHASE.PAUSED): RESUME_PAUSED,
     (Verb.UNDO, PHASE.PROMOTED): refuse('a promotion is not undone step by step; ' + ABORTS),
     (Verb.UNDO, PHASE.ROLLED_BACK): RESUME_BARRED,
     (Verb.STOP, PHASE.OFF): nothing('no rollout runs'),
-    (Verb.STOP, PHASE.WAITING): STOP,
-    (Verb.STOP, PHASE.RUNNING): STOP,
-    (Verb.STOP, PHASE.UNDECIDED): STOP,
-    (Verb.STOP, PHASE.PAUSED): STOP,
-    (Verb.STOP, PHASE.PROMOTED): STOP,
-    # the verdict that bars it stays
-    (Verb.STOP, PHASE.ROLLED_BACK): STOP,
+    # of one that is rolled back the verdict that bars it stays
+    **row(Verb.STOP, STOP, PHASE.WAITING, *ON_TRIAL, PHASE.PROMOTED, PHASE.ROLLED_BACK),
     (Verb.FINISH, PHASE.OFF): refuse('no policy is promoted: ' + NONE_RUNS),
-    (Verb.FINISH, PHASE.WAITING): NOT_PROMOTED,
-    (Verb.FINISH, PHASE.RUNNING): NOT_PROMOTED,
-    (Verb.FINISH, PHASE.UNDECIDED): NOT_PROMOTED,
-    (Verb.FINISH, PHASE.PAUSED): NOT_PROMOTED,
+    **row(Verb.FINISH, NOT_PROMOTED, PHASE.WAITING, *ON_TRIAL, PHASE.ROLLED_BACK),
     (Verb.FINISH, PHASE.PROMOTED): FINISH,
-    (Verb.FINISH, PHASE.ROLLED_BACK): NOT_PROMOTED,
 }
-
 # slot b serves another policy than the one of the plan: the rules that differ from WAITING
 OTHER_POLICY_RULES: dict[Verb, Rule] = {
     **{verb: ROLLOUT_RULES[verb, PHASE.WAITING] for verb in Verb},

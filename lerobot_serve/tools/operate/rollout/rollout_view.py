@@ -8,13 +8,14 @@ Pure functions of what a router publishes and of its canary parameters.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 import math
 from typing import Any
 
 from lerobot_serve.contract.records import CanaryState, GuardState, ShadowSummary, SlotState
-from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms
+from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.operate.fleet_state import headroom, RouterView, shown
 from lerobot_serve.tools.operate.learners.learner_state import LearnerView
 from lerobot_serve.tools.operate.learners.learner_view import learner_parts, learners_json
@@ -62,16 +63,6 @@ SHOWN_ALARM = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutSettings:
-    """The canary parameters of a router, and whether it has a shadow."""
-
-    plan: CanaryPlan | None = None
-    terms: Terms = field(default_factory=Terms)
-    limits: GuardLimits = field(default_factory=GuardLimits)
-    has_shadow: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class EvidenceBar:
     """Evidence towards a decision: decimal logarithms, and their ratio in [0, 1]."""
 
@@ -94,7 +85,7 @@ class EvidenceBar:
 
 def rollout_report(
     router: RouterView,
-    settings: RolloutSettings,
+    settings: RouterParameters,
     shadow: ShadowSummary | None = None,
     learners: Sequence[LearnerView] = (),
 ) -> Report:
@@ -116,7 +107,7 @@ def rollout_report(
     return Report({**_data(router, settings, shadow), 'learners': learners_json(learners)}, parts)
 
 
-def _data(router: RouterView, settings: RolloutSettings, shadow: ShadowSummary | None) -> Json:
+def _data(router: RouterView, settings: RouterParameters, shadow: ShadowSummary | None) -> Json:
     canary, plan = router.canary, settings.plan
     return {
         'router': router.name,
@@ -143,7 +134,7 @@ def _data(router: RouterView, settings: RolloutSettings, shadow: ShadowSummary |
     }
 
 
-def bars(router: RouterView, settings: RolloutSettings) -> tuple[EvidenceBar, ...]:
+def bars(router: RouterView, settings: RouterParameters) -> tuple[EvidenceBar, ...]:
     """Return the two bars; none without a plan, or when the canary gathers no evidence."""
     plan, terms, canary = settings.plan, settings.terms, router.canary
     if plan is None or canary.state not in ON_TRIAL:

@@ -138,7 +138,7 @@ class RolloutWatch:
 
     def _shadow(self) -> ShadowSummary | None:
         """Return what the shadow has shown, which a rollout may wait for; without a wait."""
-        return self._client.shadow(self._last.name, 0.0) if self._settings.has_shadow else None
+        return self._client.shadow(self._last.name, 0.0) if self._settings.shadow_server else None
 
     def _print_line(self, line: str) -> None:
         if self._as_json:

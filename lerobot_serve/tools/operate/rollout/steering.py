@@ -9,20 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from lerobot_serve.contract.records import SlotState
+from lerobot_serve.contract.records import CanaryState, SlotState
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.router.canary.plan import CanaryPlan
-from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.operate.commands import (
-    drain_consequence,
-    restore_consequence,
-    rollout_rule,
-    slot_rule,
-    split_refusal,
-)
-from lerobot_serve.tools.operate.fleet_state import CANDIDATE_SLOT, RouterView
+from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+from lerobot_serve.tools.operate.commands import NEWER, rollout_rule, slot_rule
+from lerobot_serve.tools.operate.fleet_state import CANDIDATE_SLOT, RouterView, waits_for_start
 from lerobot_serve.tools.operate.names import resolve_slot
-from lerobot_serve.tools.operate.rule import Effect, refuse, Rule, SlotVerb, Verb
+from lerobot_serve.tools.operate.rule import Effect, filled, refuse, Rule, SlotVerb, Verb
 
 # of one command each
 STEERING_VERBS = (Verb.PAUSE, Verb.RESUME, Verb.PROMOTE, Verb.ABORT, Verb.UNDO, Verb.STOP)
@@ -69,6 +63,48 @@ def slot_steering_rule(
     if verb is SlotVerb.RESTORE:
         return _followed_by(rule, restore_consequence(router.canary, read_plan()))
     return rule
+
+
+def drain_consequence(slot: str, router: RouterView, *, at_once: bool) -> str:
+    """Return what a drain does beside keeping new episodes away; empty for nothing."""
+    text = '; its running episodes leave with their next request' if at_once else ''
+    canary = router.canary
+    if slot == CANDIDATE_SLOT and canary.state in (*ON_TRIAL, CanaryPhase.WAITING):
+        text += (
+            '; the rollout waits until it is restored'
+            if canary.state is CanaryPhase.WAITING
+            else f'; the rollout of {canary.candidate_policy} is rolled back by it, and a verdict '
+            'bars it'
+        )
+    if not any(other.share_percent for other in router.state.slots if other.slot != slot):
+        text += (
+            '; no other slot has a share: new episodes are refused, and robots without actions '
+            'descend their fallback ladders'
+        )
+    return text
+
+
+def restore_consequence(canary: CanaryState, plan: CanaryPlan | None) -> str:
+    """Return that a rollout which waits begins by a restore; empty when none does."""
+    if canary.state is not CanaryPhase.WAITING or waits_for_start(canary):
+        return ''
+    share = f' at {plan.steps[0].share_percent} % of new episodes' if plan else ''
+    return (
+        f'; the rollout of {canary.candidate_policy or "the candidate"} waits, and begins{share} '
+        'as soon as both slots may take episodes; `lerobot-serve rollout stop` ends it'
+    )
+
+
+def split_refusal(canary: CanaryState) -> str:
+    """Return why an operator may not set the split now; empty when one may."""
+    if canary.state not in tuple(CanaryPhase):
+        return filled(NEWER, state=canary.state.word).text
+    if canary.state is not CanaryPhase.WAITING and canary.state not in ON_TRIAL:
+        return ''
+    return (
+        f'a rollout sets the split ({canary.text}): use `lerobot-serve rollout promote` or '
+        '`abort`, or end it with `lerobot-serve rollout stop`. Nothing was changed'
+    )
 
 
 def _followed_by(rule: Rule, text: str) -> Rule:

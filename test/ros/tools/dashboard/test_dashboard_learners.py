@@ -40,7 +40,7 @@ def test_a_learner_is_shown_hangs_and_is_heard_of_again(learner_rig, start_dashb
     process = learner_rig.start()
     learner_rig.record('a')
     viewer = start_dashboard().view()
-    row = row_with(viewer, 'it waits', phase='WAITING', text=WAITS)
+    row = row_with(viewer, 'it waits', state='WAITING', text=WAITS)
     assert (row['episodes_new'], row['episodes_wanted']) == (1, 2)
     assert not row['is_running'] and not {'progress', 'loss', 'remaining_s'} & set(row)
     halt(process)
@@ -62,7 +62,7 @@ def test_the_progress_of_a_training_and_its_version_are_shown(learner_rig, start
     viewer = start_dashboard().view()
     rig.record('a', 'b')
     rig.wait_for_training()
-    row = row_with(viewer, 'it trains', phase='TRAINING', progress=PROGRESS, loss=LOSS)
+    row = row_with(viewer, 'it trains', state='TRAINING', progress=PROGRESS, loss=LOSS)
     assert row['is_running'] and row['round'] == 1 and row['remaining_s'] >= 0
     assert row['parent'].startswith('reach@')
     rig.gate.touch()
@@ -103,7 +103,7 @@ def test_hostile_learners_are_safe(node, start_dashboard, wait_until):
 
     rows = wait_until(shown, 'both are shown')
     row = rows[NODE]
-    assert (row['phase'], row['text'], row['parent']) == ('unknown (99)', hostile, hostile)
+    assert (row['state'], row['text'], row['parent']) == ('unknown (99)', hostile, hostile)
     assert row['has_diverged'] and not {'progress', 'loss', 'remaining_s'} & set(row)
     huge = rows['/huge']
     assert huge['progress'] == 1.0 and not {'loss', 'remaining_s'} & set(huge)

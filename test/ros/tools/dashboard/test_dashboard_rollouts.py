@@ -11,6 +11,7 @@ from support.nodes.dashboard_rig import DashboardRig, Viewer
 from support.nodes.edge_rig import BUFFERED, EdgeRig
 from support.nodes.router_rig import ROUTER, RouterRig
 
+from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve_interfaces.msg import CanaryState, RouterState
 
 # [steps] of the robot; more than a chunk of 60 and any action that may be played later has
@@ -65,13 +66,13 @@ def test_a_rollout_is_shown_paused_and_rolled_back(router_rig, start_dashboard):
     def rollout(document):
         return document['routers'][ROUTER]['rollout']
 
-    viewer.wait(lambda d: rollout(d)['phase'] == 'RUNNING', 'it runs')
+    viewer.wait(lambda d: rollout(d)['state'] == 'RUNNING', 'it runs')
     viewer.wait(lambda d: rollout(d)['bars'] and '50' in rollout(d)['plan'], 'bars and plan')
     assert viewer.document['routers'][ROUTER]['actions']['pause']['effect'] == 'do'
     dashboard.does('rollout pause', ROUTER, reason='lunch')
-    viewer.wait(lambda d: rollout(d)['phase'] == 'PAUSED', 'it is paused')
+    viewer.wait(lambda d: rollout(d)['state'] == 'PAUSED', 'it is paused')
     dashboard.does('rollout abort', ROUTER)
-    viewer.wait(lambda d: rollout(d)['phase'] == 'ROLLED_BACK', 'it is rolled back')
+    viewer.wait(lambda d: rollout(d)['state'] == 'ROLLED_BACK', 'it is rolled back')
     number = (
         next(
             key for key, each in viewer.document['incidents'].items() if each['kind'] == 'rollback'
@@ -88,25 +89,23 @@ def test_a_rollout_is_shown_paused_and_rolled_back(router_rig, start_dashboard):
 
 @pytest.mark.slow
 def test_a_router_that_hangs_within_a_command_gives_504_with_what_is_known(
-    router_rig, start_dashboard
+    router_rig, start_dashboard, monkeypatch
 ):
     two_slots(router_rig)
     dashboard = start_dashboard()
     dashboard.view().wait(lambda d: ROUTER in d['routers'], 'the router')
     status, shown = dashboard.command('drain', ROUTER, slot='b')
     assert status == 200
-    client = type(dashboard.node._open_client('', 1.0))
-    control = client.control_slot
+    control = FleetClient.control_slot
 
     def hang_first(self, *given, **named):
         router_rig.hang('router')
         return control(self, *given, **named)
 
-    client.control_slot = hang_first
+    monkeypatch.setattr(FleetClient, 'control_slot', hang_first)
     try:
         status, reply = dashboard.command('drain', ROUTER, slot='b', confirm=shown['text'])
     finally:
-        client.control_slot = control
         router_rig.go_on('router')
     assert status == 504, reply
     assert 'UNKNOWN' in reply['error'] and 'Last known' in reply['error']

@@ -8,6 +8,7 @@ from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder, ROBOT
 from lerobot_serve.tools.dashboard.ros.fleet_poll import FleetPoll
 from lerobot_serve.tools.dashboard.ros.fleet_topics import WatchedSource
+from lerobot_serve.tools.operate.fleet_state import RobotView
 from lerobot_serve_interfaces.msg import EdgeState
 
 LEFT, RIGHT = '/left/edge_controller', '/right/edge_controller'
@@ -58,10 +59,10 @@ def test_whatever_one_source_causes_the_others_are_shown(monkeypatch):
     recorder = FleetRecorder(document)
     deposit = recorder.on_robot
 
-    def on_robot(node: str, *given: object) -> None:
-        if node == LEFT:
+    def on_robot(robot: RobotView, *given: object) -> None:
+        if robot.node == LEFT:
             raise KeyError('a value of a newer version')
-        deposit(node, *given)
+        deposit(robot, *given)
 
     monkeypatch.setattr(recorder, 'on_robot', on_robot)
     state = encode(EdgeState(client_id='x', state=EdgeState.STREAMING))

@@ -36,10 +36,10 @@ from lerobot_serve.learner.trainers.base import (  # noqa: E402
     TrainingStopped,
 )
 from lerobot_serve.learner.trainers.builtin import BuiltinTrainer  # noqa: E402
-from lerobot_serve.learner.trainers.loading import load_trainer  # noqa: E402
 from lerobot_serve.learner.trainers.trainer_file import BuiltinOptions  # noqa: E402
 from lerobot_serve.policies.base import LoadOptions  # noqa: E402
 from lerobot_serve.policies.builtin.policy import load  # noqa: E402
+from lerobot_serve.tools.learning.steps import load_trainer  # noqa: E402
 
 OPTIONS = BuiltinOptions(steps=4, batch_size=8)
 EPISODES = (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
-from lerobot_serve.router.api.slot_commands import NAMES, run_slot_command, SlotCommandRejected
+from lerobot_serve.router.api.slot_commands import NAMES, SlotCommandRejected
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.monitoring.reports import slot_state
 from lerobot_serve.router.storage.decisions import UNKNOWN_AUTHOR
@@ -47,7 +47,7 @@ def rig(make_router):
 
 
 def run(rig: RoutingRig, command: int, **values: object) -> str:
-    text = run_slot_command(rig.core, command, '', BY, **values)
+    text = rig.command(command, '', BY, **values)
     rig.core.update_canary()
     return text
 
@@ -144,7 +144,7 @@ def test_a_stop_with_a_split_that_is_refused_keeps_the_plan(rig, command):
     rig.core.recorder.commands.clear()
     rig.splits.clear()
     with pytest.raises(SlotCommandRejected, match='slot a would receive 100 %'):
-        run_slot_command(rig.core, command, '', BY, split_percent=100)
+        rig.command(command, '', BY, split_percent=100)
     assert (rig.core.parameters, rig.core.canary.canary.history) == before
     assert (rig.splits, rig.core.recorder.commands) == ([], [])
     assert phase(rig) is not CanaryPhase.OFF
@@ -206,7 +206,7 @@ def test_what_is_done_to_a_robot_is_recorded_and_changes_nothing(rig):
 def test_one_slot_has_no_split(make_router):
     rig = make_router(slot_prod=('/p1',))
     with pytest.raises(SlotCommandRejected, match='one slot'):
-        run_slot_command(rig.core, R.SET_SPLIT, '', BY, split_percent=10)
+        rig.command(R.SET_SPLIT, '', BY, split_percent=10)
 
 
 def test_a_policy_begins_without_its_shadow_by_an_operator_and_stays_so(make_router):

@@ -20,6 +20,7 @@ from lerobot_serve.router.api.messages import routing_decision, shadow_divergenc
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.sessions.merge_replies import merge_replies
 from lerobot_serve.router.sessions.opening import SlotOpening
+from lerobot_serve.trace.format.records import RecordIds
 
 INBOX = '/policy_router/observation'
 # the longest that the messages hold
@@ -164,14 +165,8 @@ def test_a_decision_tells_all_that_was_placed():
 
 
 def decision(placed: Placement, client_id: str = 'robot', episode_id: str = 'episode-1'):
-    return routing_decision(
-        placed,
-        stamp=Time(sec=7),
-        client_id=client_id,
-        episode_id=episode_id,
-        policy='act@1',
-        server='/a',
-    )
+    ids = RecordIds(client_id, episode_id=episode_id)
+    return routing_decision(ids, placed, '/a', 'act@1', Time(sec=7))
 
 
 def test_what_was_learned_of_a_shadow_fits_into_messages(tmp_path):

@@ -11,7 +11,6 @@ from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.schema import Flag
-from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.canary.gate_record import GateRecord, record_path, write_record
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.core import GATE_UNREAD
@@ -62,7 +61,7 @@ def test_a_promoted_policy_needs_no_record_until_its_rollout_ends(gated, tmp_pat
     write_record(tmp_path / 'gates', RECORD)
     text(built)
     assert text(built) == ''
-    run_slot_command(built.core, R.CANARY_PROMOTE, '', 'seen enough')
+    built.command(R.CANARY_PROMOTE, '', 'seen enough')
     assert built.core.canary.canary.state is CanaryPhase.PROMOTED
     record_path(tmp_path / 'gates', 'act@b').unlink()
     assert text(built) == ''
@@ -71,7 +70,7 @@ def test_a_promoted_policy_needs_no_record_until_its_rollout_ends(gated, tmp_pat
     built = gated(canary_plan=('50', '100'))
     assert built.slots['b'].unmet_requirements == ''
     assert text(built) == ''
-    run_slot_command(built.core, R.CANARY_STOP, '', 'over', split_percent=50)
+    built.command(R.CANARY_STOP, '', 'over', split_percent=50)
     assert 'it has no gate record in' in text(built)
 
 

@@ -8,7 +8,6 @@ import math
 import pytest
 from support.router.router_core_rig import RoutingRig, SECOND, TWO_SLOTS
 
-from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.storage.records import CANARY
 from lerobot_serve_interfaces.srv import ControlSlot
@@ -76,7 +75,7 @@ def test_the_next_policy_is_not_rolled_back_for_its_predecessor(rig, first):
 
 def test_each_step_measures_both_slots_anew(rig):
     slow_candidate(rig)
-    run_slot_command(rig.core, PROMOTE, '', 'seen enough')
+    rig.command(PROMOTE, '', 'seen enough')
     poll(rig)
     assert math.isnan(measured(rig, 'a')) and math.isnan(measured(rig, 'b'))
     reply(rig, 'a', FAST_MS)
@@ -89,7 +88,7 @@ def test_the_watch_compares_with_the_champion_of_the_last_step(rig):
     for _ in range(2):
         reply(rig, 'a', FAST_MS)
         reply(rig, 'b', FAST_MS)
-        run_slot_command(rig.core, PROMOTE, '', 'seen enough')
+        rig.command(PROMOTE, '', 'seen enough')
         poll(rig)
     assert rig.core.canary.canary.is_watching
     assert measured(rig, 'a') == FAST_MS and math.isnan(measured(rig, 'b'))
@@ -100,9 +99,9 @@ def test_the_watch_compares_with_the_champion_of_the_last_step(rig):
 
 def test_a_rollout_that_begins_again_measures_anew(rig):
     slow_candidate(rig)
-    run_slot_command(rig.core, ROLL_BACK, '', 'too slow')
+    rig.command(ROLL_BACK, '', 'too slow')
     poll(rig)
-    run_slot_command(rig.core, RESUME, '', 'the network was repaired')
+    rig.command(RESUME, '', 'the network was repaired')
     poll(rig)
     assert math.isnan(measured(rig, 'b'))
 

@@ -114,7 +114,7 @@ def test_it_says_what_a_router_does(episode_id, split_percent):
     placement = place(PlacementTable(1), episode_id, '', split_percent)
     found = route.placement(episode_id, split_percent)
     assert found == {
-        'key': placement.key,
+        'key': placement.routing_key,
         'bucket': placement.bucket,
         'slot': placement.slot,
         'split_percent': placement.split_percent,

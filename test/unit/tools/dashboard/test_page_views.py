@@ -15,7 +15,6 @@ from support.dashboard.example_fleet import (
     robot,
     robots,
     router,
-    SILENT_RANK,
     TEXTS,
     V1,
     V2,
@@ -24,6 +23,8 @@ from support.dashboard.example_fleet import (
     server as server_row,
 )
 from support.dashboard.page_server import now_ms, TOKEN
+
+from lerobot_serve.tools.dashboard.document.rows import SILENT_RANK
 
 VIEWS = ('fleet', 'rollout', 'servers', 'incidents', 'robot', 'verdicts')
 NAMES = '.cell-name a'
@@ -113,7 +114,7 @@ def test_the_rollout_shows_plan_evidence_guards_and_what_is_missing(tab):
 
 
 def test_several_routers_have_a_rollout_each(tab, server):
-    server.put('routers', '/other_router', router('PAUSED', rollout={'phase': 'PAUSED'}))
+    server.put('routers', '/other_router', router('PAUSED', rollout={'state': 'PAUSED'}))
     page = tab.open('#/rollout/%2Fother_router')
     expect(page.locator('.verdict .state')).to_have_text('paused')
     page.get_by_role('combobox', name='Router').select_option('/policy_router')
@@ -126,7 +127,7 @@ def test_a_learner_shows_progress_loss_and_its_estimated_end(tab, server):
     card = page.get_by_role('region', name='Learners').locator('.learner')
     expect(card).to_have_count(1)
     for text in (
-        *('/learner', 'training', 'round 3', '42 %', '0.03124', 'about 13 min'),
+        *('/learner', 'training', 'round 3', '42 %', '0.0312', 'about 13 min'),
         *('17 of 50 new, 120 in all', 'reach_v1@41ab77c0', 'reach_v2@5f1c09aa'),
         *('12 other host', 'round 3: trains'),
     ):
@@ -265,7 +266,7 @@ def test_hostile_names_are_text(browser, serve):
                 quote: server_row(quote, text=script, policy=handler, dropped={script: 1})
             },
             'learners': {
-                node: learner(script, text=script, parent=quote, latest=handler),
+                node: learner(state=script, text=script, parent=quote, latest=handler),
                 '__proto__': learner(dropped={script: 1, '__proto__': 2}, loss=script),
             },
             'incidents': {script: incident(1, script, quote, handler, script)},
@@ -308,7 +309,7 @@ def test_what_is_silent_is_grey_with_its_age_and_without_values(tab, server):
     page.keyboard.press('2')
     row = page.locator('.learner.silent')
     expect(row).to_contain_text('silent 1')
-    for old in ('42 %', '0.03124', 'about 13 min'):
+    for old in ('42 %', '0.0312', 'about 13 min'):
         assert old not in row.inner_text()
     server.change('learners', '/learner', silent_since_ms=None)
     expect(page.locator('.learner')).to_contain_text('42 %')
@@ -351,9 +352,13 @@ def test_many_robots_are_updated_in_place(browser, serve):
         page.evaluate(WATCH_ROWS)
         for number in range(50, 60):
             server.change(
-                'robots', node_of(f'robot_{number}'), queue_s=9.9, state='STALLED', rank=6
+                'robots',
+                node_of(f'robot_{number}'),
+                queue_remaining_s=9.9,
+                state='STALLED',
+                rank=6,
             )
-        server.change('robots', node_of('robot_300'), queue_s=7.7, rank=0, state='DEAD')
+        server.change('robots', node_of('robot_300'), queue_remaining_s=7.7, rank=0, state='DEAD')
         expect(page.locator(NAMES).first).to_have_text('robot_300')
         expect(page.locator('.cell-buffer', has_text='9.9 s')).to_have_count(10)
         assert page.evaluate('window.added') == []

@@ -13,6 +13,7 @@ from support.tools.operator_states import robot_of
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.names import natural_order
 from lerobot_serve.tools.operate.outcome import ResultUnknown
 from lerobot_serve.tools.operate.robots.every_robot import (
@@ -25,7 +26,6 @@ from lerobot_serve.tools.operate.robots.every_robot import (
     summary,
 )
 from lerobot_serve.tools.operate.rule import Effect, RobotVerb
-from lerobot_serve.tools.operate.silent_robots import missing_robot
 
 LIMIT_S = 20.0
 HUNG = '/robot_1/edge_controller'
@@ -96,7 +96,7 @@ def test_only_paused_robots_are_resumed_and_a_silent_one_is_refused():
     robots = [
         robot_of(node(2), paused=True),
         robot_of(node(10)),
-        missing_robot(node(3), 20.0),
+        silent_robots.silent(robot_of(node(3)), silent_robots.MISSING, 20.0),
     ]
     fleet = FleetOfRobots()
     results = resume_every_robot(fleet, robots, '', lambda _: None)

@@ -10,6 +10,7 @@ import re
 import pytest
 from support.tools.operator_states import changed, EDGE_NAMES, robot_of, RUNG_NAMES
 
+from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.commands import robot_rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, SILENT
 from lerobot_serve.tools.operate.robots.fleet_table import (
@@ -19,7 +20,6 @@ from lerobot_serve.tools.operate.robots.fleet_table import (
     worst_first,
 )
 from lerobot_serve.tools.operate.rule import Effect, RobotVerb
-from lerobot_serve.tools.operate.silent_robots import hung_robot, missing_robot, mute_robot
 
 UNKNOWN = 'unknown (9)'
 WORST_FIRST = (
@@ -101,7 +101,11 @@ def test_a_robot_that_only_an_operator_starts_again_says_so():
     assert 'STREAMING (paused)' in robots_report([paused]).as_text()
 
 
-HUNG = hung_robot(robot(9, rung='STOP_SERVICE', queue_remaining_s=1.5, round_trip_ms=40.0), 25.0)
+HUNG = silent_robots.silent(
+    robot(9, rung='STOP_SERVICE', queue_remaining_s=1.5, round_trip_ms=40.0),
+    silent_robots.HUNG,
+    25.0,
+)
 
 
 @pytest.mark.parametrize(
@@ -109,11 +113,13 @@ HUNG = hung_robot(robot(9, rung='STOP_SERVICE', queue_remaining_s=1.5, round_tri
     [
         (HUNG, 'silent for 25 s: sends no new state: it hangs or its link is cut'),
         (
-            missing_robot('/robot_9/edge_controller', 600.0),
+            silent_robots.silent(
+                RobotView('/robot_9/edge_controller'), silent_robots.MISSING, 600.0
+            ),
             'silent for 10 min: not found; it hangs, its link is cut, or it was stopped',
         ),
         (
-            mute_robot('/robot_9/edge_controller'),
+            silent_robots.silent(RobotView('/robot_9/edge_controller'), silent_robots.MUTE),
             'silent: found, and sends no state: it hangs or its link is cut',
         ),
     ],
@@ -138,7 +144,14 @@ def test_no_verb_that_may_start_motion_acts_on_a_silent_robot(verb):
     assert robot_rule(verb, robot(9)).effect is not Effect.REFUSE
 
 
-@pytest.mark.parametrize('silent', [HUNG, changed(HUNG, paused=True), mute_robot('/robot_9/edge')])
+@pytest.mark.parametrize(
+    'silent',
+    [
+        HUNG,
+        changed(HUNG, paused=True),
+        silent_robots.silent(RobotView('/robot_9/edge'), silent_robots.MUTE),
+    ],
+)
 def test_a_pause_of_a_silent_robot_is_tried(silent):
     rule = robot_rule(RobotVerb.PAUSE, silent)
     assert (rule.effect, rule.asks) == (Effect.DO, False)

@@ -11,6 +11,7 @@ from support.tools.operator_states import changed, replica_of, robot_of, router_
 
 from lerobot_serve.contract.records import ReplicaState
 from lerobot_serve.errors import UserError
+from lerobot_serve.tools.operate import silent_robots
 from lerobot_serve.tools.operate.outcome import PartlyDone, ResultUnknown
 from lerobot_serve.tools.operate.rollout.replica_loading import (
     check_root,
@@ -19,7 +20,6 @@ from lerobot_serve.tools.operate.rollout.replica_loading import (
     SlotLoader,
     wait_until_empty,
 )
-from lerobot_serve.tools.operate.silent_robots import hung_robot, missing_robot, mute_robot
 
 OLD, NEW = 'v1@1', 'v2@2'
 FIRST, SECOND = '/a1/policy_server', '/a2/policy_server'
@@ -156,7 +156,7 @@ def test_an_episode_of_a_robot_over_zenoh_is_waited_for():
 
 def test_the_last_known_episode_of_a_silent_robot_is_waited_for():
     before = robot_of('/r1/edge', slot='a', episode_id='ep_1', server='/r')
-    client = fleet(robots=[hung_robot(before, 25.0)], then=before)
+    client = fleet(robots=[silent_robots.silent(before, silent_robots.HUNG, 25.0)], then=before)
     with pytest.raises(UserError, match=r'ep_1 in slot a; it is silent for 25 s.*Nothing was'):
         wait_until_empty(client.loader, 'a', '/r')
     (line,) = client.lines
@@ -165,7 +165,13 @@ def test_the_last_known_episode_of_a_silent_robot_is_waited_for():
     wait_until_empty(client.loader, 'a', '/r')
 
 
-@pytest.mark.parametrize('silent', [mute_robot('/r1/edge'), missing_robot('/r1/edge', 600.0)])
+@pytest.mark.parametrize(
+    'silent',
+    [
+        silent_robots.silent(robot_of('/r1/edge'), silent_robots.MUTE),
+        silent_robots.silent(robot_of('/r1/edge'), silent_robots.MISSING, 600.0),
+    ],
+)
 def test_a_silent_robot_without_a_last_state_is_reported(silent):
     client = fleet(robots=[silent])
     wait_until_empty(client.loader, 'a', '/r')

@@ -9,8 +9,8 @@ import pytest
 from support.tools.operator_states import canary_of, changed, replica_of, router_of, slot_of
 
 from lerobot_serve.contract.records import GuardState, ShadowSummary
-from lerobot_serve.router.canary.plan import GuardLimits, parse_plan, Terms
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.operate.fleet_state import headroom
 from lerobot_serve.tools.operate.rollout.rollout_view import (
     bars,
@@ -20,7 +20,6 @@ from lerobot_serve.tools.operate.rollout.rollout_view import (
     guards,
     hours_left,
     rollout_report,
-    RolloutSettings,
 )
 
 CANARY = canary_of(
@@ -59,7 +58,7 @@ SLOTS = (
     ),
 )
 ROUTER = router_of('/policy_router', 'healthy', split_percent=75, slots=SLOTS, canary=CANARY)
-SETTINGS = RolloutSettings(parse_plan(['25', '50', '100']), Terms(), GuardLimits())
+SETTINGS = RouterParameters(canary_plan=('25', '50', '100'), canary_minimum_step_s=600.0)
 
 
 SHADOW = ShadowSummary(
@@ -84,9 +83,9 @@ QUIET = router_of('/policy_router', text='waits', slots=SLOTS[:1])
 REPORTS = {
     'running': (ROUTER, SETTINGS, None),
     'rolled back': (changed(ROUTER, canary=GONE), SETTINGS, None),
-    'in shadow, without a plan': (QUIET, RolloutSettings(), SHADOW),
-    'ready in shadow': (QUIET, RolloutSettings(), changed(SHADOW, unmet_requirements='')),
-    'a shadow without a sample': (QUIET, RolloutSettings(), NEW_SHADOW),
+    'in shadow, without a plan': (QUIET, RouterParameters(), SHADOW),
+    'ready in shadow': (QUIET, RouterParameters(), changed(SHADOW, unmet_requirements='')),
+    'a shadow without a sample': (QUIET, RouterParameters(), NEW_SHADOW),
     'texts of the network': (
         NASTY_ROUTER,
         SETTINGS,
@@ -105,7 +104,7 @@ def test_only_a_rollout_on_trial_has_bars_and_guards(phase):
     router = changed(ROUTER, canary=changed(CANARY, state=phase))
     found = bars(router, SETTINGS)
     assert bool(found) == bool(guards(router.canary)) == (phase in ON_TRIAL)
-    assert not bars(router, RolloutSettings())
+    assert not bars(router, RouterParameters())
 
 
 @pytest.mark.parametrize(

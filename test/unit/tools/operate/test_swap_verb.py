@@ -11,7 +11,6 @@ from support.tools.operator_states import changed, SERVER_NAMES, server_of
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.operate import swapping
-from lerobot_serve.tools.operate.fleet_state import ServerView
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown
 from lerobot_serve.tools.operate.rule import Effect
 from lerobot_serve.tools.operate.swapping import swap_rule
@@ -47,11 +46,11 @@ class Client:
 
     operator, timeout_s = 'kim@lab', 1.0
 
-    def __init__(self, *states: ServerView | Exception, accepts: bool = True) -> None:
+    def __init__(self, *states: ServerStatus | Exception, accepts: bool = True) -> None:
         self.states, self.accepts = list(states), accepts
         self.given: list[tuple[str, str]] = []
 
-    def server(self, name: str) -> ServerView:
+    def server(self, name: str) -> ServerStatus:
         found = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         if isinstance(found, Exception):
             raise found

@@ -14,11 +14,10 @@ from support.tools.operator_states import (
     slot_of,
 )
 
-from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.records import EdgeState
 from lerobot_serve.errors import UserError
-from lerobot_serve.router.canary.plan import parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     FleetRecorder,
@@ -30,15 +29,13 @@ from lerobot_serve.tools.dashboard.document.fleet_recorder import (
     SETTLED_S,
 )
 from lerobot_serve.tools.dashboard.document.rows import FIRST_RANK, learner_row
-from lerobot_serve.tools.dashboard.robot.edge_state import EdgeSample, EdgeStateReader
 from lerobot_serve.tools.operate.commands import robot_rule
 from lerobot_serve.tools.operate.fleet_state import RobotView
-from lerobot_serve.tools.operate.rollout.rollout_view import RolloutSettings
 from lerobot_serve.tools.operate.rule import Effect, RobotVerb
 
 NODE, NODE_OF_ROUTER, NODE_OF_SERVER = '/robot_7/edge_controller', '/policy_router', '/a1/server'
 PLAYS = robot_of(NODE, 'robot_7', 'STREAMING', server=NODE_OF_ROUTER, episode_id='e1')
-SETTINGS = RolloutSettings(plan=parse_plan(['25', '100']))
+SETTINGS = RouterParameters(canary_plan=('25', '100'))
 
 
 class Recorded:
@@ -56,7 +53,7 @@ class Recorded:
         return [row['text'] for row in self.rows('incidents').values()]
 
     def robot(self, view: RobotView = PLAYS, now_s: float = 0.0, **numbers: float) -> None:
-        self.recorder.on_robot(view.node, EdgeSample(view, **numbers), 0.8, now_s)
+        self.recorder.on_robot(changed(view, **numbers), 0.8, now_s)
 
     def router(self, phase=CanaryPhase.RUNNING, now_s: float = 0.0) -> None:
         slots = (slot_of('a', policy='v1@1'), slot_of('b', policy='v2@2'))
@@ -74,7 +71,7 @@ def seen() -> Recorded:
 
 def test_a_silent_robot_is_marked_and_only_a_pause_is_planned_for_it(seen):
     seen.robot()
-    assert seen.recorder.robot(NODE) is PLAYS
+    assert seen.recorder.robot(NODE) == PLAYS
     seen.silent()
     row = seen.rows(ROBOT)[NODE]
     assert row['silent_since_ms'] == 1000
@@ -86,15 +83,15 @@ def test_a_silent_robot_is_marked_and_only_a_pause_is_planned_for_it(seen):
 
     seen.robot(now_s=10.0)
     assert 'silent_since_ms' not in seen.rows(ROBOT)[NODE]
-    assert seen.recorder.robot(NODE) is PLAYS
+    assert seen.recorder.robot(NODE) == PLAYS
     assert sorted('again' in text for text in seen.texts()) == [False, True]
 
 
 def test_a_robot_that_is_back_as_it_was_loses_its_mark_at_once(seen):
-    seen.robot(queue_s=0.5)
+    seen.robot(queue_remaining_s=0.5)
     seen.silent()
     # before its numbers are due
-    seen.robot(now_s=NOISY_PERIOD_S / 2, queue_s=0.6)
+    seen.robot(now_s=NOISY_PERIOD_S / 2, queue_remaining_s=0.6)
     assert 'silent_since_ms' not in seen.rows(ROBOT)[NODE]
 
 
@@ -110,7 +107,7 @@ def test_a_silent_router_says_whether_it_hangs(seen, has_publisher):
 def test_what_was_forgotten_is_no_target_and_comes_back_as_new(seen):
     seen.robot()
     seen.router()
-    seen.recorder.on_server(NODE_OF_SERVER, server_of('', 'ACTIVE').status, 0.0)
+    seen.recorder.on_server(NODE_OF_SERVER, server_of('', 'ACTIVE'), 0.0)
     for kind, node in ((ROBOT, NODE), (ROUTER, NODE_OF_ROUTER), (SERVER, NODE_OF_SERVER)):
         seen.silent(kind, node)
         assert node in seen.rows(kind)
@@ -127,19 +124,17 @@ def test_what_was_forgotten_is_no_target_and_comes_back_as_new(seen):
 
 
 def test_numbers_alone_change_a_row_once_a_period(seen):
-    seen.robot(queue_s=0.5)
+    seen.robot(queue_remaining_s=0.5)
     first = seen.rows(ROBOT)[NODE]
-    seen.robot(now_s=NOISY_PERIOD_S / 2, queue_s=0.7)
+    seen.robot(now_s=NOISY_PERIOD_S / 2, queue_remaining_s=0.7)
     assert seen.rows(ROBOT)[NODE] == first
-    seen.robot(now_s=NOISY_PERIOD_S, queue_s=0.7)
+    seen.robot(now_s=NOISY_PERIOD_S, queue_remaining_s=0.7)
     assert seen.rows(ROBOT)[NODE] != first
 
 
 @pytest.mark.parametrize('state', range(256))
 def test_a_robot_in_any_state_has_a_rank(seen, state):
-    reader = EdgeStateReader(NODE)
-    sample = reader.read(encode(EdgeState(client_id='robot_7', state=EdgeState.State(state))))
-    seen.recorder.on_robot(NODE, sample, 0.8, 0.0)
+    seen.robot(changed(PLAYS, state=EdgeState.State(state)))
     row = seen.rows(ROBOT)[NODE]
     assert row['rank'] >= FIRST_RANK
     if state not in tuple(EdgeState.State):
@@ -171,10 +166,10 @@ def test_an_episode_leads_to_its_router(seen):
 
 def test_a_router_has_its_plan_and_a_phase_of_a_newer_version_is_shown(seen):
     seen.router()
-    assert seen.recorder.plan(NODE_OF_ROUTER) is SETTINGS.plan
+    assert seen.recorder.plan(NODE_OF_ROUTER) == SETTINGS.plan
     seen.router(CanaryPhase(99), 1.0)
     row = seen.rows(ROUTER)[NODE_OF_ROUTER]
-    assert row['rollout']['phase'] == CanaryPhase(99).name
+    assert row['rollout']['state'] == CanaryPhase(99).name
     assert {each['effect'] for each in row['actions'].values()} == {'refuse'}
     assert seen.recorder.evidence(NODE_OF_ROUTER) and seen.recorder.evidence('x') is None
 

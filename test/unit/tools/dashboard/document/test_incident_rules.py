@@ -120,7 +120,7 @@ SEVERITIES = {
 
 @pytest.mark.parametrize(('old', 'new'), product(SLOT_NAMES, SLOT_NAMES))
 def test_every_transition_of_a_slot(old, new):
-    finding = rules.slot_finding('b', old, new, 'why')
+    finding = rules.state_finding('slot', 'slot b', old, new, 'why')
     if old == new:
         assert finding is None
         return
@@ -130,7 +130,7 @@ def test_every_transition_of_a_slot(old, new):
 @pytest.mark.parametrize(('old', 'new'), product(ReplicaState.State.__members__, repeat=2))
 def test_every_transition_of_a_replica(old, new):
     severity = {'UNKNOWN': 'info', 'READY': 'info', 'UNHEALTHY': 'warning'}.get(new, 'error')
-    finding = rules.replica_finding('/v1', old, new, '')
+    finding = rules.state_finding('server', 'replica /v1', old, new, '')
     assert finding == (
         None if old == new else ('server', severity, f'replica /v1: {old} -> {new}')
     )
@@ -139,7 +139,7 @@ def test_every_transition_of_a_replica(old, new):
 @pytest.mark.parametrize(('old', 'new'), product(SERVER_NAMES, SERVER_NAMES))
 def test_every_transition_of_a_server(old, new):
     severity = {'ACTIVE': 'info', 'FAILED': 'error'}.get(new, 'warning')
-    finding = rules.server_finding(old, new, '')
+    finding = rules.state_finding('server', 'server', old, new, '')
     assert finding == (None if old == new else ('server', severity, f'server: {old} -> {new}'))
 
 

@@ -26,7 +26,8 @@ NODE = TRAINS.node
 
 def test_all_that_a_learner_shows_is_in_its_row_with_rounded_numbers():
     assert learner_row(TRAINS) == {
-        'phase': 'TRAINING',
+        'learner': '',
+        'state': 'TRAINING',
         'text': 'round 3: trains',
         'round': 3,
         'is_running': True,
@@ -36,7 +37,7 @@ def test_all_that_a_learner_shows_is_in_its_row_with_rounded_numbers():
         'episodes_new': 17,
         'episodes_wanted': 50,
         'progress': 0.42,
-        'loss': 0.03124,
+        'loss': 0.0312,
         'has_diverged': False,
         'remaining_s': 751,
         'dropped': {'other_host': 12},
@@ -47,7 +48,7 @@ def test_all_that_a_learner_shows_is_in_its_row_with_rounded_numbers():
 def test_each_phase_says_whether_a_round_runs(phase):
     learner = learner_of(NODE, phase)
     row = learner_row(learner)
-    assert (row['phase'], row['is_running']) == (phase, learner.is_running)
+    assert (row['state'], row['is_running']) == (phase, learner.is_running)
 
 
 def test_what_is_not_known_is_absent():

@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+from support.dashboard.merge_patch import applied
 
 from lerobot_serve.tools.dashboard.document.merge_patch import (
-    applied,
     difference,
     without_nulls,
 )

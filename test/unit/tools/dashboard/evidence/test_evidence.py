@@ -49,7 +49,7 @@ def test_explanations_are_kept_and_bounded(tmp_path, monkeypatch):
         calls.append(given)
         return str(given), True
 
-    monkeypatch.setattr(explanations.DiagnoseProcess, 'run', run)
+    monkeypatch.setattr(Explanations, '_run', run)
     known = Explanations(tmp_path)
     for number in range(explanations.KEPT + 5):
         known.explain(str(number), PLACE)

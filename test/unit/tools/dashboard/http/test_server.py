@@ -13,8 +13,8 @@ import socket
 import time
 from typing import Any
 
-from aiohttp import web
 import pytest
+from support.dashboard.merge_patch import applied
 from support.waiting import wait_until
 
 from lerobot_serve.access import connections
@@ -22,13 +22,12 @@ from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.dashboard.commands.request import Reply
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
-from lerobot_serve.tools.dashboard.document.merge_patch import applied
 from lerobot_serve.tools.dashboard.evidence.captures import Captures
 from lerobot_serve.tools.dashboard.http import application, viewers
 from lerobot_serve.tools.dashboard.http.application import Application, Sources
-from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute, SiteAccess
+from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute
 from lerobot_serve.tools.dashboard.http.page_files import read_page
-from lerobot_serve.tools.dashboard.http.server import HttpServer, Listen
+from lerobot_serve.tools.dashboard.http.server import HttpServer
 
 LIMIT_S = 20.0
 TOKEN = 'a' * 20
@@ -40,7 +39,7 @@ COMMAND = {'verb': 'split', 'target': '/policy_router', 'percent': 80}
 class Rig:
     """A dashboard without ROS."""
 
-    def __init__(self, folder: Path, *, is_loopback: bool = True) -> None:
+    def __init__(self, folder: Path, *, is_loopback: bool = True, port: int = 0) -> None:
         self.document = FleetDocument({'host': 'gpu1'}, 0)
         self.document.put('robots', '/robot_7', ROW)
         first = self.document.turn(1000)
@@ -55,7 +54,7 @@ class Rig:
             captures=Captures(folder),
         )
         self.route = CommandsRoute(
-            SiteAccess(is_loopback, False), Tokens({'anna': TOKEN}), self.run, self.threads
+            Tokens({'anna': TOKEN}), self.run, self.threads, is_private=is_loopback
         )
         self.app = Application(
             read_page(),
@@ -66,13 +65,7 @@ class Rig:
             self.threads,
         )
         self.failures: list[Exception] = []
-        self.server = HttpServer(
-            self.app.web,
-            Listen('127.0.0.1', 0),
-            self.app.connections,
-            self.failures.append,
-        )
-        self.server.on_close(self.app.end)
+        self.server = HttpServer(self.app, '127.0.0.1', port, self.failures.append)
         self.server.start()
 
     def run(self, *command: Any) -> Reply:
@@ -346,12 +339,9 @@ def test_a_capture_is_downloaded_and_a_link_is_not(site, tmp_path):
     assert site.ask('GET', f'/api/captures?name={link}')[0] == 404
 
 
-def test_a_port_in_use_is_one_sentence_with_a_remedy(site):
-    other = HttpServer(
-        web.Application(), Listen('127.0.0.1', site.server.port), connections.Connections(), print
-    )
+def test_a_port_in_use_is_one_sentence_with_a_remedy(site, tmp_path):
     with pytest.raises(UserError, match='use another --port'):
-        other.start()
+        Rig(tmp_path, port=site.server.port)
 
 
 def test_closing_ends_all_viewers(tmp_path):

@@ -10,7 +10,6 @@ from lerobot_serve.tools.operate.learners.learner_state import (
     Hearing,
     hearing,
     NEW_STATE_S,
-    silent_for_s,
     SILENT_S,
 )
 
@@ -34,8 +33,7 @@ ROWS = [
 
 @pytest.mark.parametrize(('arrivals', 'found', 'silent_s'), ROWS)
 def test_a_learner_is_silent_by_the_table(arrivals, found, silent_s):
-    assert hearing(arrivals) is found
-    assert silent_for_s(arrivals) == silent_s
+    assert hearing(arrivals) == (found, silent_s)
 
 
 def test_the_rows_have_every_hearing():

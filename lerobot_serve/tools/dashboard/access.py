@@ -8,51 +8,34 @@ address of the dashboard is one of this machine, or the connection is TLS.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
 import ipaddress
 
-
-class TokenState(Enum):
-    """What a request has as its token."""
-
-    NONE = 'none'
-    WRONG = 'wrong'
-    RIGHT = 'right'
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The status of the reply, and why it is not 200."""
-
-    status: int
-    text: str = ''
-
-
-ALLOWED = Access(200)
-NOT_PRIVATE = Access(
-    403,
+NOT_PRIVATE = (
     'acting is off: the dashboard is reached over the network without TLS, where others can read '
     'the token. Start it with --tls-certificate and --tls-key, or reach it on 127.0.0.1 through '
-    '`ssh -L 8300:127.0.0.1:8300 HOST`',
+    '`ssh -L 8300:127.0.0.1:8300 HOST`'
 )
-NO_TOKEN = Access(
-    401, 'acting needs a token: open the address with #token=..., which the dashboard prints'
-)
-WRONG_TOKEN = Access(
-    401, 'the token is wrong: compare it with the file of tokens of the dashboard'
-)
+NO_TOKEN = 'acting needs a token: open the address with #token=..., which the dashboard prints'
+WRONG_TOKEN = 'the token is wrong: compare it with the file of tokens of the dashboard'
 
 
-def access(token: TokenState, *, is_loopback: bool, is_tls: bool) -> Access:
-    """Return whether a command is allowed. `is_loopback` is of the dashboard's own address."""
-    if not (is_loopback or is_tls):
-        return NOT_PRIVATE
-    return {
-        TokenState.NONE: NO_TOKEN,
-        TokenState.WRONG: WRONG_TOKEN,
-        TokenState.RIGHT: ALLOWED,
-    }[token]
+class Refused(Exception):
+    """A request that is not served: a status, and a sentence with a remedy."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status, self.text = status, text
+
+
+def check_access(token: str, name: str, *, is_private: bool) -> None:
+    """
+    Raise Refused for a command that is not allowed. `name` is whose token it is, empty for nobody;
+    `is_private`: nobody else reads the connection.
+    """
+    if not is_private:
+        raise Refused(403, NOT_PRIVATE)
+    if not name:
+        raise Refused(401, WRONG_TOKEN if token else NO_TOKEN)
 
 
 def host_name(host: str) -> str:

@@ -3,46 +3,38 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 
 from lerobot_serve.access.addresses import is_loopback_address
-from lerobot_serve.tools.dashboard.access.rules import (
-    access,
+from lerobot_serve.tools.dashboard.access import (
+    check_access,
     host_name,
     is_known_host,
     is_same_origin,
-    TokenState,
+    Refused,
 )
 
-# token, loopback, TLS -> status
+# token, whose it is, private -> status; 0: allowed
 TABLE = {
-    (TokenState.NONE, True, True): 401,
-    (TokenState.NONE, True, False): 401,
-    (TokenState.NONE, False, True): 401,
-    (TokenState.NONE, False, False): 403,
-    (TokenState.WRONG, True, True): 401,
-    (TokenState.WRONG, True, False): 401,
-    (TokenState.WRONG, False, True): 401,
-    (TokenState.WRONG, False, False): 403,
-    (TokenState.RIGHT, True, True): 200,
-    (TokenState.RIGHT, True, False): 200,
-    (TokenState.RIGHT, False, True): 200,
-    (TokenState.RIGHT, False, False): 403,
+    ('', '', True): 401,
+    ('', '', False): 403,
+    ('wrong', '', True): 401,
+    ('wrong', '', False): 403,
+    ('right', 'anna', True): 0,
+    ('right', 'anna', False): 403,
 }
-
-
-def test_the_table_has_every_cell():
-    assert set(TABLE) == set(product(TokenState, (True, False), (True, False)))
 
 
 @pytest.mark.parametrize(('cell', 'status'), TABLE.items())
 def test_access(cell, status):
-    token, is_loopback, is_tls = cell
-    verdict = access(token, is_loopback=is_loopback, is_tls=is_tls)
-    assert verdict.status == status
-    assert bool(verdict.text) == (status != 200)
+    token, name, is_private = cell
+    try:
+        check_access(token, name, is_private=is_private)
+        refused = 0
+    except Refused as error:
+        refused = error.status
+        assert error.text
+    assert refused == status
 
 
 @pytest.mark.parametrize(
