@@ -19,7 +19,7 @@ from lerobot_serve.ros.contract.session_messages import message_of
 from lerobot_serve.router.api.services import RouterServices
 from lerobot_serve.router.api.slot_commands import SlotCommandRejected
 from lerobot_serve.router.core import RouterCore
-from lerobot_serve_interfaces.msg import EpisodeOutcome, ServerStatus
+from lerobot_serve_interfaces.msg import EpisodeOutcome, Extension, ServerStatus
 from lerobot_serve_interfaces.srv import (
     CloseSession,
     ControlSlot,
@@ -45,6 +45,9 @@ class Replies:
         # one that is opened between the look at what is needed and this would be closed
         assert self.is_alone()
         self.topics &= topics
+
+    def offers(self, topic: str) -> list[Extension]:
+        return [Extension(key='offer', value=topic.encode())]
 
 
 class Host:
