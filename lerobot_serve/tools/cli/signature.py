@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, MISSING
+from dataclasses import fields, is_dataclass, MISSING
 import inspect
 import shutil
 import sys
@@ -23,6 +23,7 @@ from typing import Any, get_args, get_origin, get_type_hints, Literal
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.argument import Argument as Argument
 from lerobot_serve.tools.argument import number as number
+from lerobot_serve.tools.argument import Parameter
 from lerobot_serve.tools.output.json_text import json_text
 from lerobot_serve.tools.output.report import Report
 from lerobot_serve.tools.output.standard_output import end_output, flush_output
@@ -35,16 +36,6 @@ UNNAMED = (None, '', 0, (), EMPTY)
 
 AddArguments = Callable[[argparse.ArgumentParser], None]
 Main = Callable[[argparse.Namespace], int]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of a function, or one flag of a group."""
-
-    name: str
-    hint: Any
-    default: Any
-    is_flag: bool = True
 
 
 def verb_of(function: Callable[..., Report | int]) -> tuple[AddArguments, Main]:
@@ -154,10 +145,10 @@ def _flags(parameter: Parameter) -> Sequence[Parameter] | None:
 def _value(parameter: Parameter, given: Mapping[str, Any]) -> Any:
     flags = _flags(parameter)
     if flags is None:
-        return given[parameter.name]
+        return parameter.checked(given[parameter.name])
     group: Any = parameter.hint if is_dataclass(parameter.hint) else get_args(parameter.hint)[0]
     try:
-        return group(**{each.name: given[each.name] for each in flags})
+        return group(**{each.name: each.checked(given[each.name]) for each in flags})
     except ValueError as error:
         raise WrongCommandLine(str(error)) from error
 
@@ -194,7 +185,7 @@ def _add(
         details['type'] = argument.parse or kind
     names = [parameter.name]
     if parameter.is_flag:
-        names = list(argument.flags) or [f'--{parameter.name.replace("_", "-")}']
+        names = list(parameter.flags)
         details |= {'dest': parameter.name, 'required': default is EMPTY}
     place: argparse._ActionsContainer = parser
     if argument.either:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TYPE_CHECKING
 
+from lerobot_serve.tools.argument import Parameter
 from lerobot_serve.tools.cli.arguments import Endpoints, OBSERVED, ObserverOptions
-from lerobot_serve.tools.cli.signature import Argument, Parameter, verb_of
+from lerobot_serve.tools.cli.signature import Argument, verb_of
 from lerobot_serve.tools.recorder.options import (
     check_options,
     DAGGER,

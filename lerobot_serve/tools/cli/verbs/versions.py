@@ -336,7 +336,7 @@ def serve(
         str,
         Argument(f'address to listen on ({ADDRESS}: this machine alone)', names_default=False),
     ] = ADDRESS,
-    port: Annotated[int, Argument('port, 0 for a free one', 'N')] = PORT,
+    port: Annotated[int, Argument('port, 0 for a free one', 'N', bounds=(0, 65535))] = PORT,
     token_file: Annotated[
         Path | None,
         Argument(
@@ -360,8 +360,6 @@ def serve(
     from lerobot_serve.versions.transfer.serving import HttpSettings, server_tls, StoreHttpServer
 
     opened = _opened(store)
-    if not 0 <= port <= 65535:
-        raise WrongCommandLine(f'--port must be in [0, 65535], got {port}')
     tokens = None
     if token_file:
         tokens = open_tokens(token_file.expanduser(), 'who may fetch versions')
