@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Report outcomes of this robot's episodes to its router, where a link can: over Zenoh.
+OutcomeReport outcomes of this robot's episodes to its router, where a link can: over Zenoh.
 
 The executor thread adds and polls; a thread of the link delivers replies.
 """
@@ -30,7 +30,7 @@ class OutcomeClient(Protocol):
 
 
 @dataclass(slots=True)
-class Report:
+class OutcomeReport:
     """An outcome without a reply, and when it was sent last."""
 
     message: EpisodeOutcome
@@ -61,7 +61,7 @@ class OutcomeReports:
         self._client_id, self._client, self._clock = client_id, client, clock
         self._clients = clients
         self._count_dropped, self._log_warning = count_dropped, log_warning
-        self._waiting: dict[str, Report] = {}
+        self._waiting: dict[str, OutcomeReport] = {}
         self._lock = threading.Lock()
 
     def add(self, message: EpisodeOutcome) -> None:
@@ -71,7 +71,7 @@ class OutcomeReports:
         message.client_id = self._client_id
         with self._lock:
             self._waiting.pop(message.episode_id, None)
-            self._waiting[message.episode_id] = Report(message)
+            self._waiting[message.episode_id] = OutcomeReport(message)
             is_full = len(self._waiting) > LIMIT
             if is_full:
                 del self._waiting[next(iter(self._waiting))]
@@ -96,7 +96,7 @@ class OutcomeReports:
                 ReportOutcome.Request(outcome=report.message), self._on_reply_to(report)
             )
 
-    def _due(self, now_ns: int) -> list[Report]:
+    def _due(self, now_ns: int) -> list[OutcomeReport]:
         with self._lock:
             due = [
                 each
@@ -111,7 +111,7 @@ class OutcomeReports:
             self._count_dropped('outcome_unsent')
         return [each for each in due if each.tries <= TRIES]
 
-    def _on_reply_to(self, report: Report) -> Callable[[bool, str], None]:
+    def _on_reply_to(self, report: OutcomeReport) -> Callable[[bool, str], None]:
         def on_reply(is_accepted: bool, text: str) -> None:
             episode_id = report.message.episode_id
             with self._lock:

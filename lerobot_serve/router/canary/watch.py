@@ -30,7 +30,7 @@ class Champion(Enum):
     REPLACED = 'replaced'
 
 
-class Finding(Enum):
+class WatchFinding(Enum):
     """What is found about the candidate since the promotion."""
 
     NONE = 'none'
@@ -52,28 +52,28 @@ class WatchAction(Enum):
 
 
 # slot a, the finding, whether minimum episodes and time are reached -> action
-ACTIONS: dict[tuple[Champion, Finding, bool], WatchAction] = {
-    (Champion.WARM, Finding.NONE, False): WatchAction.WATCH,
-    (Champion.WARM, Finding.NONE, True): WatchAction.PASS,
-    (Champion.WARM, Finding.GUARD, False): WatchAction.ROLL_BACK,
-    (Champion.WARM, Finding.GUARD, True): WatchAction.ROLL_BACK,
-    (Champion.WARM, Finding.WORSE, False): WatchAction.ROLL_BACK,
-    (Champion.WARM, Finding.WORSE, True): WatchAction.ROLL_BACK,
-    (Champion.COLD, Finding.NONE, False): WatchAction.WATCH,
-    (Champion.COLD, Finding.NONE, True): WatchAction.PASS,
+ACTIONS: dict[tuple[Champion, WatchFinding, bool], WatchAction] = {
+    (Champion.WARM, WatchFinding.NONE, False): WatchAction.WATCH,
+    (Champion.WARM, WatchFinding.NONE, True): WatchAction.PASS,
+    (Champion.WARM, WatchFinding.GUARD, False): WatchAction.ROLL_BACK,
+    (Champion.WARM, WatchFinding.GUARD, True): WatchAction.ROLL_BACK,
+    (Champion.WARM, WatchFinding.WORSE, False): WatchAction.ROLL_BACK,
+    (Champion.WARM, WatchFinding.WORSE, True): WatchAction.ROLL_BACK,
+    (Champion.COLD, WatchFinding.NONE, False): WatchAction.WATCH,
+    (Champion.COLD, WatchFinding.NONE, True): WatchAction.PASS,
     # a finding does not expire: the champion takes over as soon as it is back
-    (Champion.COLD, Finding.GUARD, False): WatchAction.KEEP,
-    (Champion.COLD, Finding.GUARD, True): WatchAction.KEEP,
-    (Champion.COLD, Finding.WORSE, False): WatchAction.KEEP,
-    (Champion.COLD, Finding.WORSE, True): WatchAction.KEEP,
+    (Champion.COLD, WatchFinding.GUARD, False): WatchAction.KEEP,
+    (Champion.COLD, WatchFinding.GUARD, True): WatchAction.KEEP,
+    (Champion.COLD, WatchFinding.WORSE, False): WatchAction.KEEP,
+    (Champion.COLD, WatchFinding.WORSE, True): WatchAction.KEEP,
     # a server that starts again serves the policy of its parameter until the champion is put back:
     # that ends no watch, and passes none
-    (Champion.REPLACED, Finding.NONE, False): WatchAction.WATCH,
-    (Champion.REPLACED, Finding.NONE, True): WatchAction.WATCH,
-    (Champion.REPLACED, Finding.GUARD, False): WatchAction.KEEP,
-    (Champion.REPLACED, Finding.GUARD, True): WatchAction.KEEP,
-    (Champion.REPLACED, Finding.WORSE, False): WatchAction.KEEP,
-    (Champion.REPLACED, Finding.WORSE, True): WatchAction.KEEP,
+    (Champion.REPLACED, WatchFinding.NONE, False): WatchAction.WATCH,
+    (Champion.REPLACED, WatchFinding.NONE, True): WatchAction.WATCH,
+    (Champion.REPLACED, WatchFinding.GUARD, False): WatchAction.KEEP,
+    (Champion.REPLACED, WatchFinding.GUARD, True): WatchAction.KEEP,
+    (Champion.REPLACED, WatchFinding.WORSE, False): WatchAction.KEEP,
+    (Champion.REPLACED, WatchFinding.WORSE, True): WatchAction.KEEP,
 }
 
 

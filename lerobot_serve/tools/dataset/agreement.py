@@ -19,7 +19,7 @@ from lerobot_serve.tools.dataset.features import (
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot
 from lerobot_serve.tools.dataset.records import Existing
-from lerobot_serve.tools.dataset.settings import PICTURES, Settings
+from lerobot_serve.tools.dataset.settings import DatasetSettings, PICTURES
 
 COLOR_CHANNELS = 3
 
@@ -28,7 +28,7 @@ def agreed_features(
     plans: Sequence[EpisodePlan],
     shapes: Mapping[str, Mapping[str, FrameShape]],
     there: Existing | None,
-    settings: Settings,
+    settings: DatasetSettings,
     note: Callable[[str], None],
 ) -> Features:
     """
@@ -75,7 +75,7 @@ def _is_labelled(
 
 
 def _check_existing(
-    features: Features, first: EpisodePlan, there: Existing, settings: Settings
+    features: Features, first: EpisodePlan, there: Existing, settings: DatasetSettings
 ) -> None:
     """Raise DatasetError with how the existing dataset differs."""
     found = differences(features, there.features, fps=(first.fps, there.fps))

@@ -54,7 +54,11 @@ from lerobot_serve.tools.dataset.plans.first_messages import check_first_message
 from lerobot_serve.tools.dataset.plans.merging import begins_of, inputs_of
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot, RobotInput
 from lerobot_serve.tools.dataset.ros.message_values import MessageValues
-from lerobot_serve.tools.dataset.settings import Report, Result, Settings
+from lerobot_serve.tools.dataset.settings import (
+    ConversionProgress,
+    ConversionResult,
+    DatasetSettings,
+)
 from lerobot_serve.tools.dataset.staging import EpisodeSink, Staging
 
 # over the bags; each finds all messages of the planned rows that cannot be used
@@ -72,7 +76,7 @@ class _Planned:
     damage: list[str]
 
 
-def convert(settings: Settings, report: Report) -> Result:
+def convert(settings: DatasetSettings, report: ConversionProgress) -> ConversionResult:
     """Convert the bags. Raises DatasetError, BagError, WrongCommandLine, OSError."""
     bags = _in_time_order([Bag(path) for path in settings.bags])
     settings.out.parent.mkdir(parents=True, exist_ok=True)
@@ -93,8 +97,8 @@ class _Conversion:
 
     def __init__(
         self,
-        settings: Settings,
-        report: Report,
+        settings: DatasetSettings,
+        report: ConversionProgress,
         bags: list[Bag],
         staging: Staging,
     ) -> None:
@@ -107,12 +111,12 @@ class _Conversion:
         # each pass plans again, and finds much of what was noted
         self._noted: set[str] = set()
         self._there = records.Existing.read(settings.out) if settings.out.exists() else None
-        self._result = Result()
+        self._result = ConversionResult()
 
-    def run(self) -> Result:
+    def run(self) -> ConversionResult:
         indexes = self._index()
         for _ in range(PASSES):
-            self._result = Result()
+            self._result = ConversionResult()
             planned = self._plan(indexes)
             plans = self._select(planned)
             if not plans:
@@ -291,7 +295,7 @@ class _Conversion:
             raise DatasetError('the bags changed while they were read; convert them again')
         return feed.unusable
 
-    def _join(self, plans: Sequence[EpisodePlan], names: Sequence[str]) -> Result:
+    def _join(self, plans: Sequence[EpisodePlan], names: Sequence[str]) -> ConversionResult:
         staged = [self._staging.path(name) for name in names]
         roots = [self._settings.out, *staged] if self._there else staged
         lerobot_writer.merge(roots, self._staging.merged, self._staging.groups)
@@ -311,7 +315,7 @@ class _Conversion:
         self._result.episodes, self._result.rows = len(plans), sum(len(p.rows) for p in plans)
         return self._with_totals()
 
-    def _finish_without(self, planned: _Planned) -> Result:
+    def _finish_without(self, planned: _Planned) -> ConversionResult:
         if self._there is None:
             raise DatasetError(
                 f'nothing to convert: of {len(planned.plans)} episodes {self._result.filtered} do '
@@ -321,7 +325,7 @@ class _Conversion:
             self._result.faults = check_dataset(self._settings.out, decode=True)
         return self._with_totals()
 
-    def _with_totals(self) -> Result:
+    def _with_totals(self) -> ConversionResult:
         there = records.Existing.read(self._settings.out)
         self._result.total_episodes, self._result.total_rows = there.episodes, there.rows
         return self._result

@@ -15,7 +15,7 @@ PICTURES = 'png'
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DatasetSettings:
     """
     What to convert and how; `robot_file` samples bags without ExecutedAction, `depth_millimetres`
     rounds depth in metres. Without `joins` the episodes stay in the staging folder, for the next
@@ -40,7 +40,7 @@ class Settings:
         return self.vcodec != PICTURES
 
 
-class Report(Protocol):
+class ConversionProgress(Protocol):
     """Shows progress and notes; implemented by the verb."""
 
     def begin(self, what: str, total_bytes: int) -> CountBytes:
@@ -51,7 +51,7 @@ class Report(Protocol):
 
 
 @dataclass(slots=True)
-class Result:
+class ConversionResult:
     """What a conversion did."""
 
     episodes: int = 0

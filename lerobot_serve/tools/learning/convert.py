@@ -37,7 +37,7 @@ from lerobot_serve.tools.dataset import records
 from lerobot_serve.tools.dataset.convert import convert
 from lerobot_serve.tools.dataset.plans.bag_index import CountBytes
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, parse_filter
-from lerobot_serve.tools.dataset.settings import Settings
+from lerobot_serve.tools.dataset.settings import DatasetSettings
 from lerobot_serve.versions.file_hash import folder_sha256
 
 CHANGED, NOT_CONVERTED, NOT_SELECTED = 'changed', 'not_converted', 'not_selected'
@@ -181,8 +181,8 @@ class _Conversion:
             ) from error
 
 
-def _settings(job: Conversion, bags: Sequence[BagToConvert]) -> Settings:
-    return Settings(
+def _settings(job: Conversion, bags: Sequence[BagToConvert]) -> DatasetSettings:
+    return DatasetSettings(
         tuple(bag.path for bag in bags),
         job.dataset,
         append=True,

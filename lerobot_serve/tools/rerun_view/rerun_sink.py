@@ -23,10 +23,9 @@ from lerobot_serve.tools.rerun_view.blueprint import make_blueprint
 from lerobot_serve.tools.rerun_view.entries import (
     CONTROL_STEP,
     Entry,
-    Event,
     Frame,
     JOINTS,
-    Layout,
+    LogLine,
     Path,
     PLAN,
     Scalar,
@@ -34,6 +33,7 @@ from lerobot_serve.tools.rerun_view.entries import (
     STATES,
     TIME,
     Times,
+    ViewLayout,
 )
 
 GREY, ORANGE, BLUE, GREEN = (150, 150, 150), (230, 120, 30), (40, 120, 230), (40, 160, 80)
@@ -180,7 +180,7 @@ class RerunSink:
         self._layout_version = 0
         self._timelines: set[str] = set()
 
-    def show(self, entries: Iterable[Entry], layout: Layout) -> None:
+    def show(self, entries: Iterable[Entry], layout: ViewLayout) -> None:
         """Take entries; curves appear with the next `flush`, or when there are many points."""
         for path, value, times in entries:
             if isinstance(value, Scalar):
@@ -190,7 +190,7 @@ class RerunSink:
         if self._curves.is_full:
             self._send_all(layout)
 
-    def flush(self, layout: Layout) -> None:
+    def flush(self, layout: ViewLayout) -> None:
         """
         Show all points, and a new view if `layout` has more parts than before; wait until the
         viewer or the file has everything.
@@ -204,7 +204,7 @@ class RerunSink:
             self._check(True)
             raise OSError(f'Rerun stopped ({error}); its own message has the reason') from None
 
-    def close(self, layout: Layout) -> None:
+    def close(self, layout: ViewLayout) -> None:
         """Show what is left and end the recording; a file is whole then."""
         self.flush(layout)
         self._recording.disconnect()
@@ -213,7 +213,7 @@ class RerunSink:
         """End the recording after an error."""
         self._recording.disconnect()
 
-    def _send_all(self, layout: Layout) -> None:
+    def _send_all(self, layout: ViewLayout) -> None:
         for key, batch in self._curves.take():
             self._send_curve(key, batch)
         if layout.version != self._layout_version:
@@ -232,7 +232,7 @@ class RerunSink:
         columns = rr.Scalars.columns(scalars=np.asarray(batch.values, np.float64))
         self._recording.send_columns(path, indexes=_indexes(key, batch), columns=columns)
 
-    def _show_one(self, path: Path, value: State | Event | Frame, times: Times) -> None:
+    def _show_one(self, path: Path, value: State | LogLine | Frame, times: Times) -> None:
         at = entity(path)
         colors = state_colors(path)
         if colors and self._is_first(path):
@@ -269,11 +269,11 @@ def entity(path: Path) -> str:
     return rr.new_entity_path(list(path))
 
 
-def archetype(value: State | Event | Frame) -> Any:
+def archetype(value: State | LogLine | Frame) -> Any:
     """Return a value as Rerun has it."""
     if isinstance(value, State):
         return rr.StateChange(state=value.value)
-    if isinstance(value, Event):
+    if isinstance(value, LogLine):
         return rr.TextLog(value.text, level=value.level.value)
     return frame_archetype(value.image)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TYPE_CHECKING
 from lerobot_serve.tools.cli.signature import Argument, verb_of
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.dataset.settings import Result, Settings
+    from lerobot_serve.tools.dataset.settings import ConversionResult, DatasetSettings
 
 HELP = 'make a LeRobotDataset of bags'
 EXAMPLE = (
@@ -76,7 +76,7 @@ def dataset(
     from lerobot_serve.errors import UserError, WrongCommandLine
     from lerobot_serve.tools.dataset.convert import check_only
     from lerobot_serve.tools.dataset.plans.episodes import parse_filter
-    from lerobot_serve.tools.dataset.settings import Settings
+    from lerobot_serve.tools.dataset.settings import DatasetSettings
 
     *bags, out = paths
     if not bags:
@@ -87,7 +87,7 @@ def dataset(
         raise WrongCommandLine('--robot-name is for bags with executed actions, not with --robot')
     if robot_file and filters:
         raise WrongCommandLine('--filter is for bags with executed actions, not with --robot')
-    settings = Settings(
+    settings = DatasetSettings(
         tuple(bags),
         out,
         append=append,
@@ -120,7 +120,7 @@ def remedy(out: Path) -> str:
     return f'{space}{kept}; start the same command again'
 
 
-def convert_bags(settings: Settings) -> int:
+def convert_bags(settings: DatasetSettings) -> int:
     """Convert; return the exit status. Raises UserError, BagError, OSError."""
     from lerobot_serve.tools.cli.conversion_progress import ConversionProgress
     from lerobot_serve.tools.dataset.convert import convert
@@ -136,7 +136,7 @@ def convert_bags(settings: Settings) -> int:
     return 0
 
 
-def summary(out: Path, result: Result) -> str:
+def summary(out: Path, result: ConversionResult) -> str:
     """Return what was converted, in a line or two."""
     text = f'{out}: {result.episodes} episodes added, {result.rows} rows'
     skipped = (

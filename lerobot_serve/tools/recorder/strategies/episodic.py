@@ -18,7 +18,12 @@ from lerobot_serve.tools.bags.message import BagError, OUTCOME
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.announcer import WholeBags
 from lerobot_serve.tools.recorder.options import default
-from lerobot_serve.tools.recorder.strategies.episode import Episode, Event, Phase, RecentInputs
+from lerobot_serve.tools.recorder.strategies.episode import (
+    Episode,
+    EpisodeEvent,
+    EpisodePhase,
+    RecentInputs,
+)
 from lerobot_serve.tools.recorder.strategies.strategy_writer import (
     read_report,
     ReportOrder,
@@ -90,8 +95,8 @@ class EpisodicWriter(StrategyWriter):
             for episode in robot.episodes:
                 episode.poll(now_s)
                 if now_s - robot.heard_s >= self._rules.gone_after_s:
-                    episode.on(Event.GONE, now_s)
-            for episode in [each for each in robot.episodes if each.phase is Phase.CLOSED]:
+                    episode.on(EpisodeEvent.GONE, now_s)
+            for episode in [each for each in robot.episodes if each.phase is EpisodePhase.CLOSED]:
                 robot.episodes.remove(episode)
                 self._finish(episode)
 
@@ -122,7 +127,7 @@ class EpisodicWriter(StrategyWriter):
             runs = report.episode_id == episode.episode_id
             if not runs and episode.is_running:
                 robot.ended.append(episode.episode_id)
-            episode.on(Event.RUNS if runs else Event.RUNS_NOT, now_s)
+            episode.on(EpisodeEvent.RUNS if runs else EpisodeEvent.RUNS_NOT, now_s)
         known = {each.episode_id for each in robot.episodes} | {*robot.ended, ''}
         # a state names the next episode before it runs
         if isinstance(report, ExecutedAction) and report.episode_id not in known:
@@ -183,7 +188,7 @@ class EpisodicWriter(StrategyWriter):
     def _finish(self, episode: Episode) -> None:
         """Complete the bag of an episode, or remove it. Raises OSError."""
         # an episode that was cut may go on, with a person, in another bag
-        is_whole = episode.summary.ended == Event.RUNS_NOT.value
+        is_whole = episode.summary.ended == EpisodeEvent.RUNS_NOT.value
         if is_whole and self._rules.only_with_person and not episode.summary.has_person:
             self.folder.discard(episode.bag)
             self.discarded += 1

@@ -9,12 +9,12 @@ import pytest
 
 from lerobot_serve.learner.rounds.states import (
     due_event,
-    Event,
     Facts,
     FIRST_RETRY_S,
     has_to_stage,
     LONGEST_RETRY_S,
     retry_delay_s,
+    RoundEvent,
     Unfinished,
 )
 
@@ -24,28 +24,28 @@ EVERY = [
 ]
 
 
-def reasons(facts: Facts) -> list[Event]:
+def reasons(facts: Facts) -> list[RoundEvent]:
     """Return why a round would begin, the strongest first."""
     found = []
     if facts.unfinished is Unfinished.TRAINED:
-        found.append(Event.TRAINED_BEFORE)
+        found.append(RoundEvent.TRAINED_BEFORE)
     if facts.is_asked:
-        found.append(Event.ASKED)
+        found.append(RoundEvent.ASKED)
     if facts.unfinished is Unfinished.BEGUN:
-        found.append(Event.UNFINISHED)
+        found.append(RoundEvent.UNFINISHED)
     if facts.has_enough:
-        found.append(Event.EPISODES)
+        found.append(RoundEvent.EPISODES)
     if facts.is_scheduled:
-        found.append(Event.SCHEDULE)
+        found.append(RoundEvent.SCHEDULE)
     if facts.has_to_stage:
-        found.append(Event.STAGE)
+        found.append(RoundEvent.STAGE)
     return found
 
 
 @pytest.mark.parametrize('facts', EVERY)
 def test_the_strongest_reason_counts(facts):
     if facts.is_paused:
-        expected = Event.PAUSE
+        expected = RoundEvent.PAUSE
     elif not facts.may_retry and not facts.is_asked:
         expected = None
     else:

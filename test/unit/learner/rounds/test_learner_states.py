@@ -6,15 +6,15 @@ from __future__ import annotations
 import pytest
 
 from lerobot_serve.learner.rounds.states import (
-    Event,
     ImpossibleEvent,
     next_phase,
     Phase,
+    RoundEvent,
     TRANSITIONS,
 )
 
-# rows are states in the order of Phase, columns events in the order of Event; W C T P and Z for
-# PAUSED, a dot for impossible
+# rows are states in the order of Phase, columns events in the order of RoundEvent; W C T P and Z
+# for PAUSED, a dot for impossible
 EXPECTED = """
 WAITING     C C C C P W . . . . . W Z W
 CONVERTING  . . . . . . W T . . W C Z C
@@ -32,7 +32,7 @@ LETTERS = {
 CELLS = [
     (Phase[name], event, letter)
     for name, *row in (line.split() for line in EXPECTED.strip().splitlines())
-    for event, letter in zip(Event, row, strict=True)
+    for event, letter in zip(RoundEvent, row, strict=True)
 ]
 
 
@@ -46,7 +46,7 @@ def test_each_cell(phase, event, letter):
 
 
 def test_every_combination_is_named():
-    assert len(CELLS) == len(Phase) * len(Event)
+    assert len(CELLS) == len(Phase) * len(RoundEvent)
     assert {(phase, event) for phase, event, letter in CELLS if letter != '.'} == set(TRANSITIONS)
 
 
@@ -57,4 +57,4 @@ def test_a_pause_never_leads_to_a_round_and_every_round_can_end():
         if phase is Phase.PAUSED and after not in (Phase.PAUSED, Phase.WAITING)
     ]
     for phase in (Phase.CONVERTING, Phase.TRAINING, Phase.PUBLISHING):
-        assert TRANSITIONS[phase, Event.FAILED] is Phase.WAITING
+        assert TRANSITIONS[phase, RoundEvent.FAILED] is Phase.WAITING

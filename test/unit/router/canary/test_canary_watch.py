@@ -17,9 +17,9 @@ from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.canary.watch import (
     ACTIONS,
     Champion,
-    Finding,
     is_complete,
     WatchAction,
+    WatchFinding,
     WatchRecord,
 )
 
@@ -38,7 +38,7 @@ def promoted(minimum: WatchMinimum = MINIMUM, limits: GuardLimits | None = None)
 
 
 def test_every_combination_has_an_action():
-    assert set(ACTIONS) == set(product(Champion, Finding, (False, True)))
+    assert set(ACTIONS) == set(product(Champion, WatchFinding, (False, True)))
 
 
 @pytest.mark.parametrize('row', ACTIONS, ids=str)
@@ -46,7 +46,7 @@ def test_what_the_actions_may_be(row):
     """Roll back only to a champion that can take over, and pass only without a finding."""
     champion, finding, complete = row
     action = ACTIONS[row]
-    if finding is not Finding.NONE:
+    if finding is not WatchFinding.NONE:
         is_warm = champion is Champion.WARM
         assert action is (WatchAction.ROLL_BACK if is_warm else WatchAction.KEEP)
     else:

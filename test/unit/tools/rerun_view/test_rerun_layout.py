@@ -8,7 +8,7 @@ from support.tools.rerun_rig import Scene
 
 from lerobot_serve.tools.bags.message import CHUNK, EDGE_STATE, EXECUTED, OBSERVATION
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION
-from lerobot_serve.tools.rerun_view.entries import GROUP_LIMIT, joint_groups, Layout, Times
+from lerobot_serve.tools.rerun_view.entries import GROUP_LIMIT, joint_groups, Times, ViewLayout
 from lerobot_serve.tools.rerun_view.joint_values import LANES, PlanLanes
 from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
 from lerobot_serve.tools.rerun_view.message_view import LiveTopics
@@ -32,7 +32,7 @@ def test_joints_are_grouped_by_side_and_number():
 
 
 def test_a_layout_changes_with_new_parts_only():
-    layout = Layout()
+    layout = ViewLayout()
     for path, version in (
         (('robots', 'r', 'queue', 'x'), 1),
         (('robots', 'r', 'states', 'y'), 1),
