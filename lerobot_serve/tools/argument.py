@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, MISSING
+import inspect
 from math import inf, isfinite
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.parameters import ParameterError
+
+# the default of a parameter that must be given
+EMPTY = inspect.Parameter.empty
 
 
 class WrongFlag(ParameterError, WrongCommandLine):
@@ -93,3 +97,13 @@ def number(
         return found
 
     return parse
+
+
+def parameters_of(group: type[Any]) -> list[Parameter]:
+    """Return a flag for each field of a dataclass that has an Argument."""
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        Parameter(each.name, hints[each.name], EMPTY if each.default is MISSING else each.default)
+        for each in fields(group)
+        if get_args(hints[each.name])
+    ]

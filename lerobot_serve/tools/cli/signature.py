@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, MISSING
+from dataclasses import is_dataclass
 import inspect
 import shutil
 import sys
@@ -22,14 +22,13 @@ from typing import Any, get_args, get_origin, get_type_hints, Literal
 
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.argument import Argument as Argument
+from lerobot_serve.tools.argument import EMPTY, Parameter, parameters_of
 from lerobot_serve.tools.argument import number as number
-from lerobot_serve.tools.argument import Parameter
 from lerobot_serve.tools.output.json_text import json_text
 from lerobot_serve.tools.output.report import Report
 from lerobot_serve.tools.output.standard_output import end_output, flush_output
 from lerobot_serve.tools.output.text import without_controls
 
-EMPTY = inspect.Parameter.empty
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 # defaults that the help does not name: the text of the argument says what happens without it
 UNNAMED = (None, '', 0, (), EMPTY)
@@ -131,13 +130,7 @@ def _parameters(function: Callable[..., Any]) -> Iterator[Parameter]:
 def _flags(parameter: Parameter) -> Sequence[Parameter] | None:
     """Return the flags of a group; None for a parameter that is none."""
     if is_dataclass(parameter.hint):
-        hints = get_type_hints(parameter.hint, include_extras=True)
-        return [
-            Parameter(
-                each.name, hints[each.name], EMPTY if each.default is MISSING else each.default
-            )
-            for each in fields(parameter.hint)
-        ]
+        return parameters_of(parameter.hint)
     listed = get_args(parameter.hint)[1]
     return listed if isinstance(listed, list) else None
 
@@ -147,8 +140,9 @@ def _value(parameter: Parameter, given: Mapping[str, Any]) -> Any:
     if flags is None:
         return parameter.checked(given[parameter.name])
     group: Any = parameter.hint if is_dataclass(parameter.hint) else get_args(parameter.hint)[0]
+    values = {each.name: each.checked(given[each.name]) for each in flags}
     try:
-        return group(**{each.name: each.checked(given[each.name]) for each in flags})
+        return group(**values)
     except ValueError as error:
         raise WrongCommandLine(str(error)) from error
 

@@ -15,7 +15,6 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import EdgeState, EpisodeOutcome, ExecutedAction
 from lerobot_serve.tools.bags.message import BagMessage, DIVERGENCE, OUTCOME
 from lerobot_serve.tools.bags.recording.writer import BagWriter
-from lerobot_serve.tools.recorder.options import default
 from lerobot_serve.tools.recorder.strategies.strategy_writer import (
     MemoryRing,
     read_report,
@@ -78,16 +77,6 @@ RING_LIMIT_BYTES = 512 << 20
 BUTTON = 'button'
 
 
-@dataclass(frozen=True, slots=True)
-class HighlightRules:
-    """How much of before and after a trigger is kept [s], and which divergence is one."""
-
-    before_s: float = default('before')
-    after_s: float = default('after')
-    divergence_limit: float = 0.0
-    ring_limit_bytes: int = RING_LIMIT_BYTES
-
-
 @dataclass(slots=True)
 class _Robot:
     """The highlight of one robot."""
@@ -102,10 +91,9 @@ class _Robot:
 class HighlightWriter(StrategyWriter):
     """See the module."""
 
-    def __init__(self, rules: HighlightRules, *common: Any, **options: Any) -> None:
+    def __init__(self, *common: Any, **options: Any) -> None:
         super().__init__(*common, **options)
-        self._rules = rules
-        self.ring = MemoryRing(rules.before_s, rules.ring_limit_bytes)
+        self.ring = MemoryRing(self.rules.before, RING_LIMIT_BYTES)
         self._robots: dict[str, _Robot] = {}
         self._button = threading.Event()
         self._last_ns = 0
@@ -118,7 +106,7 @@ class HighlightWriter(StrategyWriter):
         now_s, self._last_ns = self.clock(), message.message.stamp_ns
         for node in message.owners or ():
             if node not in self._robots and node in self.robots.robots:
-                self._robots[node] = _Robot(Triggers(self._rules.divergence_limit))
+                self._robots[node] = _Robot(Triggers(self.rules.divergence))
         self.ring.add(message, now_s)
         for node, robot in self._robots.items():
             if message.is_of(node):
@@ -149,7 +137,7 @@ class HighlightWriter(StrategyWriter):
     def _trigger(self, node: str, now_s: float, reason: str) -> None:
         """Begin a highlight, or extend the one that is being written. Raises OSError."""
         robot = self._robots[node]
-        robot.until_s = now_s + self._rules.after_s
+        robot.until_s = now_s + self.rules.after
         robot.reasons.append(reason)
         robot.bag = robot.bag or self._begin(node, reason)
 

@@ -14,14 +14,12 @@ from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.tools.bags.message import EDGE_STATE, EXECUTED, TEXT_TYPE
 from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.recorder.options import RecordingRules
 from lerobot_serve.tools.recorder.strategies.episode import (
     EpisodeEvent,
     EpisodePhase,
     NEXT,
     RUNNING,
-)
-from lerobot_serve.tools.recorder.strategies.episodic import (
-    EpisodeRules,
 )
 
 OUTCOME_TYPE = 'lerobot_serve_interfaces/msg/EpisodeOutcome'
@@ -36,7 +34,7 @@ def rig(tmp_path):
 
 @pytest.fixture
 def dagger(tmp_path):
-    rig = RecorderRig(tmp_path / 'bags', EpisodeRules(only_with_person=True))
+    rig = RecorderRig(tmp_path / 'bags', RecordingRules(only_with_person=True))
     yield rig
     rig.writer.close()
 

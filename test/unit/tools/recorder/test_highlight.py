@@ -17,8 +17,8 @@ from support.tools.recorder_rig import (
 )
 
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED
+from lerobot_serve.tools.recorder.options import RecordingRules
 from lerobot_serve.tools.recorder.strategies.highlight import (
-    HighlightRules,
     HighlightWriter,
     MemoryRing,
     Triggers,
@@ -30,7 +30,7 @@ OUTCOME_TYPE = 'lerobot_serve_interfaces/msg/EpisodeOutcome'
 
 @pytest.fixture
 def rig(tmp_path):
-    rig = RecorderRig(tmp_path, HighlightRules(before_s=2.0, after_s=1.0), HighlightWriter)
+    rig = RecorderRig(tmp_path, RecordingRules(before=2.0, after=1.0), HighlightWriter)
     yield rig
     rig.writer.close()
 
