@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.failover import CommandRecorder, FailoverSetup, robot
 from benchmarks.harness.fleet_stage import FleetStage, server
 from benchmarks.harness.nodes import wait_until_active
+from benchmarks.harness.processes import node_processes
 from benchmarks.results.outage import RecordedCommand
 from benchmarks.results.report import Case
 from lerobot_serve.contract.records import ServerStatus
@@ -30,7 +31,6 @@ from lerobot_serve.demo.tour.link import DemoLink
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.operate.fleet_client import FleetClient
-from lerobot_serve.tools.processes.node_processes import node_processes
 
 ABOUT = 'the longest gap of commands while the server swaps the policy, and without'
 ROUNDS_A_SWAP, LEAST_SWAPS = 10, 4

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
 import inspect
 import shutil
 import sys
@@ -129,7 +128,7 @@ def _parameters(function: Callable[..., Any]) -> Iterator[Parameter]:
 
 def _flags(parameter: Parameter) -> Sequence[Parameter] | None:
     """Return the flags of a group; None for a parameter that is none."""
-    if is_dataclass(parameter.hint):
+    if isinstance(parameter.hint, type):
         return parameters_of(parameter.hint)
     listed = get_args(parameter.hint)[1]
     return listed if isinstance(listed, list) else None
@@ -139,7 +138,7 @@ def _value(parameter: Parameter, given: Mapping[str, Any]) -> Any:
     flags = _flags(parameter)
     if flags is None:
         return parameter.checked(given[parameter.name])
-    group: Any = parameter.hint if is_dataclass(parameter.hint) else get_args(parameter.hint)[0]
+    group = get_args(parameter.hint)[0] if get_args(parameter.hint) else parameter.hint
     values = {each.name: each.checked(given[each.name]) for each in flags}
     try:
         return group(**values)

@@ -122,7 +122,7 @@ class Conductor:
         self, facts: RolloutFacts, found: Sequence[Manifest], choice: Choice
     ) -> tuple[LoopStep, str]:
         rollout = own_rollout(facts, self._journal.versions)
-        step = STEPS[rollout, choice.candidate]
+        step = STEPS[rollout][choice.candidate]
         if rollout in RESTORING and self._server_to_restore(facts, found):
             step = LoopStep.RESTORE
         versions = {LoopStep.RESTORE: self._journal.champion, LoopStep.FINISH: facts.candidate}

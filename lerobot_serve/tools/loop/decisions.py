@@ -67,28 +67,21 @@ class LoopStep(Enum):
 SETTLED = frozenset({Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST})
 # a watch needs its champion to go back to; once it is over, `rollout finish` replaces it
 RESTORING = SETTLED | {Rollout.WATCHED}
-STEPS: dict[tuple[Rollout, Candidate], LoopStep] = {
-    (Rollout.UNKNOWN, Candidate.NONE): LoopStep.WAIT,
-    (Rollout.UNKNOWN, Candidate.UNGATED): LoopStep.WAIT,
-    (Rollout.UNKNOWN, Candidate.ADMITTED): LoopStep.WAIT,
-    (Rollout.IDLE, Candidate.NONE): LoopStep.WAIT,
-    (Rollout.IDLE, Candidate.UNGATED): LoopStep.GATE,
-    (Rollout.IDLE, Candidate.ADMITTED): LoopStep.START,
+_TRIED = {
+    Candidate.NONE: LoopStep.WAIT,
+    Candidate.UNGATED: LoopStep.GATE,
+    Candidate.ADMITTED: LoopStep.START,
+}
+STEPS: dict[Rollout, dict[Candidate, LoopStep]] = {
+    Rollout.UNKNOWN: dict.fromkeys(Candidate, LoopStep.WAIT),
+    Rollout.IDLE: _TRIED,
     # slot b has a candidate; the next one waits
-    (Rollout.ON_TRIAL, Candidate.NONE): LoopStep.WAIT,
-    (Rollout.ON_TRIAL, Candidate.UNGATED): LoopStep.WAIT,
-    (Rollout.ON_TRIAL, Candidate.ADMITTED): LoopStep.WAIT,
+    Rollout.ON_TRIAL: dict.fromkeys(Candidate, LoopStep.WAIT),
     # its evidence is lost, too: it begins again, or the one that is newer now
-    (Rollout.LOST, Candidate.NONE): LoopStep.WAIT,
-    (Rollout.LOST, Candidate.UNGATED): LoopStep.GATE,
-    (Rollout.LOST, Candidate.ADMITTED): LoopStep.START,
+    Rollout.LOST: _TRIED,
     # a champion to go back to is worth more than the next candidate
-    (Rollout.WATCHED, Candidate.NONE): LoopStep.WAIT,
-    (Rollout.WATCHED, Candidate.UNGATED): LoopStep.WAIT,
-    (Rollout.WATCHED, Candidate.ADMITTED): LoopStep.WAIT,
-    (Rollout.PROMOTED, Candidate.NONE): LoopStep.FINISH,
-    (Rollout.PROMOTED, Candidate.UNGATED): LoopStep.FINISH,
-    (Rollout.PROMOTED, Candidate.ADMITTED): LoopStep.FINISH,
+    Rollout.WATCHED: dict.fromkeys(Candidate, LoopStep.WAIT),
+    Rollout.PROMOTED: dict.fromkeys(Candidate, LoopStep.FINISH),
 }
 
 

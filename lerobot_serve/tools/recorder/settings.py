@@ -102,5 +102,5 @@ def make_writer(settings: RecorderSettings, log: Callable[[str], None]) -> Write
     for each in folder.recovered:
         log(each.line)
     writers = {SENTRY: SentryWriter, HIGHLIGHT: HighlightWriter}
-    kind: type[StrategyWriter] = writers.get(settings.strategy, EpisodicWriter)
+    kind: Callable[..., StrategyWriter] = writers.get(settings.strategy, EpisodicWriter)
     return kind(folder, robots, settings.rules, clock=time.monotonic, log=log)

@@ -157,7 +157,7 @@ class CommandLimitsCheck(RunCheck[ExecutedRecord]):
     def _check_position(
         self, command: Command, last: Command | None, bounds: Sequence[JointBounds]
     ) -> None:
-        befores = last or [None] * len(command)
+        befores: Sequence[float | None] = last or [None] * len(command)
         for value, before, joint in zip(command, befores, bounds, strict=True):
             if joint.low <= value <= joint.high:
                 continue

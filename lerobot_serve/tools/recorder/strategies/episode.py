@@ -76,41 +76,17 @@ class EpisodeEvent(Enum):
 
 
 P, E = EpisodePhase, EpisodeEvent
+# an episode stays in its phase but for these events
+CHANGES = {
+    P.RUNNING: {E.RUNS_NOT: P.ENDED, E.OUTCOME: P.JUDGED, E.GONE: P.CLOSED},
+    P.JUDGED: {E.RUNS_NOT: P.COMPLETE, E.GONE: P.CLOSED},
+    # an id is not used twice: RUNS is a late report
+    P.ENDED: {E.OUTCOME: P.COMPLETE, E.OUTCOME_LATE: P.CLOSED, E.GONE: P.CLOSED},
+    P.COMPLETE: {E.SETTLED: P.CLOSED, E.OUTCOME_LATE: P.CLOSED, E.GONE: P.CLOSED},
+    P.CLOSED: {},
+}
 NEXT: dict[EpisodePhase, dict[EpisodeEvent, EpisodePhase]] = {
-    P.RUNNING: {
-        E.RUNS: P.RUNNING,
-        E.RUNS_NOT: P.ENDED,
-        E.OUTCOME: P.JUDGED,
-        E.SETTLED: P.RUNNING,
-        E.OUTCOME_LATE: P.RUNNING,
-        E.GONE: P.CLOSED,
-    },
-    P.JUDGED: {
-        E.RUNS: P.JUDGED,
-        E.RUNS_NOT: P.COMPLETE,
-        E.OUTCOME: P.JUDGED,
-        E.SETTLED: P.JUDGED,
-        E.OUTCOME_LATE: P.JUDGED,
-        E.GONE: P.CLOSED,
-    },
-    P.ENDED: {
-        # an id is not used twice: a late report
-        E.RUNS: P.ENDED,
-        E.RUNS_NOT: P.ENDED,
-        E.OUTCOME: P.COMPLETE,
-        E.SETTLED: P.ENDED,
-        E.OUTCOME_LATE: P.CLOSED,
-        E.GONE: P.CLOSED,
-    },
-    P.COMPLETE: {
-        E.RUNS: P.COMPLETE,
-        E.RUNS_NOT: P.COMPLETE,
-        E.OUTCOME: P.COMPLETE,
-        E.SETTLED: P.CLOSED,
-        E.OUTCOME_LATE: P.CLOSED,
-        E.GONE: P.CLOSED,
-    },
-    P.CLOSED: dict.fromkeys(EpisodeEvent, P.CLOSED),
+    phase: dict.fromkeys(EpisodeEvent, phase) | changes for phase, changes in CHANGES.items()
 }
 RUNNING = (EpisodePhase.RUNNING, EpisodePhase.JUDGED)
 
