@@ -42,9 +42,22 @@ LIVE_WINDOW_S = 20.0
 class Shown:
     """What is shown, and where."""
 
-    robot: str
-    save: Path | None
-    viewer: str
+    robot: Annotated[
+        str, Argument('show only this robot (all robots)', 'NAME', names=robot_names)
+    ] = ''
+    save: Annotated[
+        Path | None,
+        Argument('write a file, which must not exist yet', 'FILE.rrd', either='where'),
+    ] = None
+    viewer: Annotated[
+        str,
+        Argument(
+            'show it in a viewer that runs, such as rerun+http://192.168.1.5:9876/proxy (a viewer '
+            'of this machine, which is started)',
+            'URL',
+            either='where',
+        ),
+    ] = ''
 
     def open_sink(self, name: str, *, is_live: bool) -> RerunSink:
         """Open the file or the viewer of the command line. Raises UserError."""
@@ -69,22 +82,7 @@ def rerun(
         Path | None, Argument('folder or file of a bag (without one: what passes now)', 'BAG')
     ] = None,
     *,
-    robot: Annotated[
-        str, Argument('show only this robot (all robots)', 'NAME', names=robot_names)
-    ] = '',
-    save: Annotated[
-        Path | None,
-        Argument('write a file, which must not exist yet', 'FILE.rrd', either='where'),
-    ] = None,
-    viewer: Annotated[
-        str,
-        Argument(
-            'show it in a viewer that runs, such as rerun+http://192.168.1.5:9876/proxy (a viewer '
-            'of this machine, which is started)',
-            'URL',
-            either='where',
-        ),
-    ] = '',
+    shown: Shown,
     connect: Annotated[Endpoints, Argument(f'live: show {OBSERVED}', 'ENDPOINT', nargs='+')] = (),
     observer: ObserverOptions,
 ) -> int:
@@ -102,7 +100,7 @@ def rerun(
     # slow: after what may be refused
     from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
 
-    mapping, shown = MessageMapping(robot), Shown(robot, save, viewer)
+    mapping = MessageMapping(shown.robot)
     status = show_bag(bag, shown, mapping) if bag else show_live(shown, mapping, zenoh)
     for what, count in sorted(mapping.not_shown.items()):
         print(f'{count:>9}  not shown: {what}')
