@@ -65,16 +65,13 @@ def replay(
     from lerobot_serve.tools.cli.policy_options import server_parameters
     from lerobot_serve.tools.cli.progress import show_count
     from lerobot_serve.tools.replay.engine import Replay
-    from lerobot_serve.tools.replay.in_process_server import (
-        InProcessServer,
-        with_placeholder_names,
-    )
+    from lerobot_serve.tools.replay.in_process_server import InProcessServer
     from lerobot_serve.tools.replay.report import replay_report
     from lerobot_serve.tools.replay.sources import open_source
 
     source = open_source(path)
     replayer = InProcessServer(
-        with_placeholder_names(server_parameters(kind, policy, device, parameters)),
+        server_parameters(kind, policy, device, parameters),
         str(shared_file('config/policies/reach')),
         robot_type=robot_type,
         execution_horizon=execution_horizon,

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
+import signal
 import sys
 from typing import Annotated, TYPE_CHECKING
 
+from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.tools.cli.arguments import (
     DEFAULT_SITE,
     Endpoints,
@@ -118,10 +118,9 @@ def show_bag(path: Path, shown: Shown, mapping: MessageMapping) -> int:
     view = None
     try:
         bag = Bag(path)
-        with stop_on_signals() as is_stopped:
-            sink = shown.open_sink(path.resolve().name, is_live=False)
-            view = MessageView(mapping, sink)
-            is_whole = show(bag, view, is_stopped)
+        sink = shown.open_sink(path.resolve().name, is_live=False)
+        view = MessageView(mapping, sink)
+        is_whole = show(bag, view, is_stopped)
         if is_whole:
             mapping.check_robot()
     except (BagError, UserError, OSError) as error:
@@ -173,30 +172,9 @@ def finish_live(node: RerunViewNode, shown: Shown, status: int) -> int:
     return status or int(bool(recording.dropped))
 
 
-@contextlib.contextmanager
-def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGINT or SIGTERM came while the block runs."""
-    import signal
-    import threading
-
-    from lerobot_serve.entry_points import SIGNALS
-
-    received, ended = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        while not ended.is_set():
-            if signal.sigtimedwait(SIGNALS, 0.1):
-                received.set()
-
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    watcher = threading.Thread(target=watch, name='signals', daemon=True)
-    watcher.start()
-    try:
-        yield received.is_set
-    finally:
-        ended.set()
-        watcher.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def is_stopped() -> bool:
+    """Return whether SIGINT or SIGTERM came, which wait since the start (HOLDS_SIGNALS)."""
+    return signal.sigtimedwait(SIGNALS, 0) is not None
 
 
 def print_end(view: MessageView, how: str) -> None:

@@ -69,9 +69,8 @@ def test_points_are_gathered_by_curve_and_timelines():
         CurveKey(a, 'clock', False),
         CurveKey(b, '', False),
     }
-    both = found[CurveKey(a, 'clock', True)]
-    assert (both.time_ns, both.stamp_ns, both.control_steps) == ([1, 3], [10, 30], [3, 4])
-    assert both.values == [1.0, 3.0]
+    both = [(1.0, Times(1, 'clock', 10, 3)), (3.0, Times(3, 'clock', 30, 4))]
+    assert found[CurveKey(a, 'clock', True)] == both
     assert not dict(batches.take())
     for _ in range(POINTS_LIMIT):
         assert not batches.is_full
