@@ -36,6 +36,7 @@ NAMES = (
     'batching',
     'loop',
     'loop_kills',
+    'local_kills',
     'control_loop',
     'dashboard',
     'recording',
@@ -52,9 +53,9 @@ COUNT_LIMIT = 10**9
 # option -> the benchmarks that take it; each takes only its own
 SPECIFIC = {
     'steps': ('hunt',),
-    'seed': ('hunt', 'loop_kills', 'site_faults'),
+    'seed': ('hunt', 'loop_kills', 'local_kills', 'site_faults'),
     'mutations': ('pickles',),
-    'kills': ('loop_kills', 'site_faults'),
+    'kills': ('loop_kills', 'local_kills', 'site_faults'),
 }
 
 
@@ -65,12 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--rounds', type=int, default=200, help='repetitions of each case (200)')
     parser.add_argument('--steps', type=int, help='hunt only: steps of edge and router, each')
     parser.add_argument(
-        '--seed', type=int, help='hunt, loop_kills and site_faults: the first seed (1)'
+        '--seed', type=int, help='hunt, loop_kills, local_kills and site_faults: first seed (1)'
     )
     parser.add_argument(
         '--kills',
         type=int,
-        help='loop_kills: processes to kill, one after the other (12); site_faults: faults (200)',
+        help='processes to kill, one after the other: loop_kills (12), local_kills (10000); or '
+        'faults of site_faults (200)',
     )
     parser.add_argument(
         '--mutations', type=int, help='pickles only: mutated pickles to read (10000000)'

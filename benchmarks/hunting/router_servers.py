@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
 
+from msgspec.structs import replace
 import numpy as np
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import read_envelope
-from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.contract.records import OpenSessionRequest, ServerStatus
 from lerobot_serve.contract.schema import Flag, Refusal, StateClass, Status
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 
 HEALTHY, SLOW, HALTED, ABSENT, FAILING, NAN, FORGETFUL, FOREIGN, FULL, TWICE = BEHAVIORS = (
     'well',
@@ -129,14 +126,14 @@ class RouterModelClient:
         if self._server.mood in (ABSENT, HALTED):
             raise ServerUnreachable(f'{self._server.name} does not answer')
 
-    def open(self, ask: SessionRequest, timeout_s: float) -> SimpleNamespace:
+    def open(self, ask: OpenSessionRequest, timeout_s: float) -> SimpleNamespace:
         self._call()
         if self._server.mood == FULL:
             raise SessionRefused(Refusal.CAPACITY, 'hunted')
         self._server.known[ask.client_id] = self._server.policy
         return SimpleNamespace(server=self._server.name, policy=self._server.policy)
 
-    def close(self, ask: SessionRequest, timeout_s: float) -> None:
+    def close(self, ask: OpenSessionRequest, timeout_s: float) -> None:
         self._call()
 
     def reset(self, request: object, timeout_s: float) -> SimpleNamespace:
@@ -153,7 +150,7 @@ class RouterModelClient:
             observation_stride_steps=1,
         )
 
-    def session_request_for(self, ask: SessionRequest) -> SessionRequest:
+    def session_request_for(self, ask: OpenSessionRequest) -> OpenSessionRequest:
         return replace(ask, reply_topic=f'/router/replies{self._server.name}')
 
     def is_matched(self, timeout_s: float) -> bool:

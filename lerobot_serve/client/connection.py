@@ -22,6 +22,7 @@ from lerobot_serve.client.settings import checked_timeout, ClientSettings
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
+from lerobot_serve.local.path import LocalPath
 from lerobot_serve.zenoh.link import ZenohLink
 
 # of a server that loads its policy
@@ -206,7 +207,11 @@ def make_connection(settings: ClientSettings) -> Connection:
             link = ZenohLink(settings.zenoh)
         except UserError as error:
             raise WrongSettings(str(error), '') from None
-        make_link, close = partial(ZenohServerLink, link, settings.server), link.close
+        make_path = (
+            partial(LocalPath, lifespan_s=settings.timeout_s) if settings.local_path else None
+        )
+        make_link = partial(ZenohServerLink, link, settings.server, make_path)
+        close = link.close
     try:
         return Connection(settings, make_link, close)
     except BaseException:

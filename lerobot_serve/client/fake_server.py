@@ -18,6 +18,7 @@ from lerobot_serve.client.connection import Connection
 from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.results import policy_info, PolicyInfo
 from lerobot_serve.client.settings import client_settings
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
@@ -26,13 +27,14 @@ from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.records import (
     CameraSpec,
     GetStatusResponse,
+    OpenSessionRequest,
     OpenSessionResponse,
     ResetEpisodeRequest,
     ResetEpisodeResponse,
     ServerStatus,
 )
 from lerobot_serve.contract.schema import Codec, Flag, StateClass
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable
 
 NAMES = ('shoulder.pos', 'elbow.pos')
 CAMERAS = (CameraSpec('observation.images.front', 4, 6),)
@@ -67,8 +69,8 @@ class FakeServer:
         self.held: deque[Observation] = deque()
         self.observations: list[Observation] = []
         self.refusals: deque[Exception] = deque()
-        self.opened: list[SessionRequest] = []
-        self.closed: list[SessionRequest] = []
+        self.opened: list[OpenSessionRequest] = []
+        self.closed: list[OpenSessionRequest] = []
         self.resets: list[ResetEpisodeRequest] = []
         self.links: dict[str, FakeLink] = {}
         # called with each observation that is held
@@ -170,7 +172,7 @@ class FakeLink:
             max_sessions=8,
         )
 
-    def open(self, request: SessionRequest, _: float) -> OpenSessionResponse:
+    def open(self, request: OpenSessionRequest, _: float) -> OpenSessionResponse:
         self._check_there()
         if self._server.refusals:
             raise self._server.refusals.popleft()
@@ -194,7 +196,7 @@ class FakeLink:
             max_sessions=8,
         )
 
-    def close_session(self, request: SessionRequest, _: float) -> None:
+    def close_session(self, request: OpenSessionRequest, _: float) -> None:
         self._check_there()
         self._server.closed.append(request)
 
@@ -209,9 +211,9 @@ class FakeLink:
     def encode(self, observation: Observation) -> bytes:
         return wire_observation.encode(observation)
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: Outgoing) -> None:
         self._check_there()
-        self._server.receive(wire_observation.decode(raw))
+        self._server.receive(wire_observation.decode(bytes(raw)))
 
     def close(self) -> None:
         self.is_closed = True

@@ -10,22 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 from typing import Protocol
 
 import zenoh
 
 from lerobot_serve.client.results import policy_info, PolicyInfo
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.names import KEY_ROOT
 from lerobot_serve.contract.records import (
+    OpenSessionRequest,
     OpenSessionResponse,
     ResetEpisodeRequest,
     ResetEpisodeResponse,
 )
-from lerobot_serve.contract.services import client_messages as services
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.zenoh.keys import Role, server_of
 from lerobot_serve.zenoh.link import first_sentence, ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
@@ -60,20 +61,24 @@ class ServerLink(Protocol):
     def reply_topic(self, session_epoch: int, /) -> str:
         """Return where replies of a session arrive."""
 
-    def open(self, session_request: SessionRequest, timeout_s: float, /) -> OpenSessionResponse:
+    def open(
+        self, session_request: OpenSessionRequest, timeout_s: float, /
+    ) -> OpenSessionResponse:
         """Open a session. Raises SessionRefused, too."""
 
-    def close_session(self, session_request: SessionRequest, timeout_s: float, /) -> object: ...
+    def close_session(
+        self, session_request: OpenSessionRequest, timeout_s: float, /
+    ) -> object: ...
 
     def reset(self, request: ResetEpisodeRequest, timeout_s: float, /) -> ResetEpisodeResponse: ...
 
     def wait_until_matched(self, timeout_s: float, /) -> bool:
         """Wait until the server reads what is sent; return False after the timeout."""
 
-    def encode(self, observation: Observation, /) -> bytes:
+    def encode(self, observation: Observation, /) -> Outgoing:
         """Return the bytes of a request, which is sent next or not at all. Raises Unencodable."""
 
-    def send(self, raw: bytes, /) -> None:
+    def send(self, raw: Outgoing, /) -> None:
         """Send the bytes of a request. Raises ServerUnreachable."""
 
     def close(self) -> None:
@@ -84,13 +89,21 @@ class ZenohServerLink:
     """The ServerLink over Zenoh. Several share one ZenohLink, each with a client id of its own."""
 
     def __init__(
-        self, link: ZenohLink, server: str, client_id: str, callbacks: LinkCallbacks
+        self,
+        link: ZenohLink,
+        server: str,
+        make_path: MakePath | None,
+        client_id: str,
+        callbacks: LinkCallbacks,
     ) -> None:
-        messages: ModuleType = services
+        """`make_path` makes the local path to a server of this host; None: without."""
         self._link, self._server = link, server
         self._client = ZenohSessionClient(
-            link, server, Role.ROBOT, client_id, messages, callbacks.on_presence
+            link, server, Role.ROBOT, client_id, callbacks.on_presence
         )
+        if make_path:
+            on_lost = partial(callbacks.on_presence, False)
+            self._client.local = make_path(callbacks.on_message, on_lost)
         self._replies = ZenohReplies(
             link,
             {server: self._client.keys},
@@ -101,10 +114,10 @@ class ZenohServerLink:
         self.open = self._client.open
         self.close_session = self._client.close
         self.reset = self._client.reset
-        self.encode = wire_observation.encode
+        self.encode = wire_observation.encode_parts
         self.reply_topic = partial(self._replies.topic, server)
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: Outgoing) -> None:
         """Publish a request. Raises ServerUnreachable for a link that is closed."""
         try:
             self._client.send(raw)

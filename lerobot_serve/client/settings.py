@@ -61,6 +61,7 @@ class ClientSettings:
     # keys speak for this name alone
     is_name_fixed: bool
     gateway: GatewayAddress | None = None
+    local_path: bool = True
 
     def session_name(self, used: Iterable[str], given: str = '') -> str:
         """
@@ -90,6 +91,7 @@ class ServerOptions(TypedDict, total=False):
     timeout_s: float
     token: str
     tls_ca: str | Path | None
+    local_path: bool
 
 
 class SessionOptions(TypedDict, total=False):
@@ -115,6 +117,7 @@ def client_settings(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     token: str = '',
     tls_ca: str | Path | None = None,
+    local_path: bool = True,
 ) -> ClientSettings:
     """Return checked settings. Raises WrongSettings."""
     connect = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
@@ -154,7 +157,8 @@ def client_settings(
         raise WrongSettings(
             f'client_id is {given[:80]!r}', f'give a printable name of at most {ID_LIMIT} bytes'
         )
-    return ClientSettings(name, zenoh, given, checked_timeout(timeout_s), bool(keys))
+    limit_s = checked_timeout(timeout_s)
+    return ClientSettings(name, zenoh, given, limit_s, bool(keys), local_path=local_path)
 
 
 def key_name(keys: Path) -> str:

@@ -39,6 +39,7 @@ class PolicyClient(ClientFacts, Closing):
         timeout_s  of this call, and of others unless they are given one
         token      for a gateway that has tokens
         tls_ca     PEM file of the authority of a gateway; None: those of the system
+        local_path pass requests in shared memory where the server is on this host
         """
         settings = client_settings(server, **options)
         connection = make_connection(settings)

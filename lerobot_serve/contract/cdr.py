@@ -12,7 +12,7 @@ builds them, a function with a cache keeps them, and `CdrWriter.append_part` app
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import struct
 from typing import Any
 
@@ -28,6 +28,30 @@ START = len(ENCAPSULATION)
 PADDING = tuple(b'\x00' * n for n in range(8))
 UINT32 = struct.Struct('<I')
 FLOAT32 = np.dtype('<f4')
+# the bytes of a message, or a view of them in the memory of another
+Raw = bytes | memoryview
+
+
+class Parts:
+    """
+    A message that is not joined yet: `bytes()` does, and copies it once. Its buffers must not
+    change until it is sent.
+    """
+
+    __slots__ = ('_size', 'buffers')
+
+    def __init__(self, buffers: Sequence[bytes | memoryview], size: int) -> None:
+        self.buffers, self._size = buffers, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return b''.join(self.buffers)
+
+
+# what a link sends
+Outgoing = Raw | Parts
 
 
 class CdrWriter:
@@ -112,6 +136,9 @@ class CdrWriter:
     def finish(self) -> bytes:
         return b''.join(self._parts)
 
+    def parts(self) -> Parts:
+        return Parts(self._parts, START + self._size)
+
 
 def encodable_text(text: str, limit: int = TEXT_LIMIT) -> str:
     """
@@ -138,7 +165,7 @@ class CdrReader:
 
     __slots__ = ('_at', '_end', '_raw')
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: Raw) -> None:
         if raw[:2] != ENCAPSULATION[:2]:
             raise Malformed(
                 'encapsulation',
@@ -190,7 +217,7 @@ class CdrReader:
             )
         self._at = begin
         self._take(size, 1)
-        data = self._raw[begin : begin + size]
+        data = bytes(self._raw[begin : begin + size])
         # size counts the closing NUL; some writers send 0 for the empty string
         if data and data.find(0) != size - 1:
             # ids are echoed: reject what cannot be encoded again
@@ -208,7 +235,7 @@ class CdrReader:
         size = self.count(limit + 1, what)
         begin = self._take(size, 1) - UINT32.size
         end = self._take(fields_bytes, 4) + fields_bytes
-        return self._raw[begin:end]
+        return bytes(self._raw[begin:end])
 
     def block(self, limit: int, what: str) -> Uint8Array:
         """Return a uint8 view."""

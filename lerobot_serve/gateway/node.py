@@ -22,6 +22,8 @@ from lerobot_serve.gateway.parameters import door_settings, GatewayParameters
 from lerobot_serve.gateway.ros.ros_link import RosServerLink
 from lerobot_serve.gateway.router.server_link import LinkCallbacks
 from lerobot_serve.gateway.router.upstream import RouterUpstream
+from lerobot_serve.local.local_parameters import local_paths
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.command_line import NodeCommand
@@ -79,9 +81,15 @@ class GatewayNode(SteadyClockNode):
             self.parameters.server,
             lifespan_s=self.parameters.request_timeout_s,
             stop=self._runtime.stop,
+            make_path=self._make_path(),
         )
         link.listen(self._callbacks())
         return link
+
+    def _make_path(self) -> MakePath | None:
+        return local_paths(
+            self.parameters, self.parameters.request_timeout_s, self.get_logger().info
+        )
 
     def _callbacks(self) -> LinkCallbacks:
         """Return the deposits of the upstream, which is built later in the event loop."""
@@ -141,6 +149,7 @@ class GatewayNode(SteadyClockNode):
             self._callbacks(),
             on_drop=self._counters.note_lost,
             lifespan_s=self.parameters.request_timeout_s,
+            make_path=self._make_path(),
         )
 
     # metrics thread

@@ -8,6 +8,7 @@ from typing import Any
 
 from lerobot_serve.contract.names import is_over_zenoh, is_topic, node_name
 from lerobot_serve.gateway.door_parameters import DOORS, with_parameters_of_doors
+from lerobot_serve.local import local_parameters as local
 from lerobot_serve.parameters import (
     closest_name,
     parameter,
@@ -37,6 +38,11 @@ class GatewayParameters:
         '/policy_router', 'full name of the policy router, or of one policy server'
     )
     link: str = zenoh.link()
+    local_path: bool = local.local_path(
+        True,
+        'use the local path to a server of this host',
+    )
+    local_group: str = local.local_group()
     zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()
     zenoh_listen: tuple[str, ...] = zenoh.zenoh_listen()
     zenoh_site: str = zenoh.zenoh_site()

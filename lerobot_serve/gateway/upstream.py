@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -61,7 +62,7 @@ class SessionTerms:
     fps: float = 0.0
     policy: str = ''
     task: str = ''
-    tags: tuple[tuple[str, str], ...] = ()
+    tags: tuple[KeyValue, ...] = ()
 
 
 class UpstreamSession(Protocol):

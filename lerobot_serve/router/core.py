@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.fingerprint import digest_of, weights_of
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.parameters import ParameterError
@@ -388,7 +389,7 @@ class RouterCore:
 
     # requests, goals, sessions
 
-    def on_request(self, raw: bytes) -> None:
+    def on_request(self, raw: Raw) -> None:
         """Handle a request. Thread `intake`."""
         handle = self.dispatcher.on_request if self.is_open else self.dispatcher.refuse
         handle(raw, self.now_ns)

@@ -19,9 +19,11 @@ from builtin_interfaces.msg import Time
 from lifecycle_msgs.msg import State
 from rclpy.callback_groups import ReentrantCallbackGroup
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
+from lerobot_serve.local.local_parameters import serve_locally
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.server_links import (
@@ -30,7 +32,7 @@ from lerobot_serve.ros.contract.server_links import (
     NoSessionPublisher,
     serve_over_zenoh,
 )
-from lerobot_serve.ros.contract.session_messages import session_request_from_message
+from lerobot_serve.ros.contract.session_messages import message_of, session_request_from_message
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
@@ -83,8 +85,9 @@ class PolicyRouter(LifecycleNode):
         self.server_state = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
         parameters = self._settings.current
         self._zenoh = serve_over_zenoh(zenoh_settings(parameters), self.get_fully_qualified_name())
-        self._replies = LinkReplies(ReplyPublishers(self), self._zenoh)
-        # requests of both links arrive in threads of their own
+        self._local = serve_locally(parameters, self._on_observation, self._drops.add)
+        self._replies = LinkReplies(ReplyPublishers(self), self._zenoh, self._local)
+        # requests of all links arrive in threads of their own
         self._intake_lock = threading.Lock()
         self._topics = RouterPublishers(self)
         self._no_session = NoSessionPublisher(self, self._zenoh)
@@ -98,6 +101,8 @@ class PolicyRouter(LifecycleNode):
         runtime.thread(
             'intake', partial(self._observations.run, runtime.stop), self._observations.wake
         )
+        if self._local:
+            runtime.thread('local', partial(self._local.run, runtime.stop), self._local.wake)
         # for what may be there later
         self._wait: Callable[[str, float], bool] = no_wait
         runtime.on_started(self._autostart)
@@ -106,7 +111,12 @@ class PolicyRouter(LifecycleNode):
     def _create_interfaces(self) -> None:
         observation_topic = self._observations.topic_name
         self._router_services = RouterServices(
-            self, self._replies, self._drops, session_request_from_message, observation_topic
+            self,
+            self._replies,
+            self._drops,
+            session_request_from_message,
+            message_of,
+            observation_topic,
         )
         # separate callback group: a callback that awaits must not block the others
         handlers = create_services(self, self._router_services.table(), ReentrantCallbackGroup())
@@ -152,6 +162,8 @@ class PolicyRouter(LifecycleNode):
 
     def destroy_node(self) -> None:
         """Destroy the node; called once its threads have ended."""
+        if self._local:
+            self._local.close()
         if self._zenoh:
             self._zenoh.close()
         super().destroy_node()
@@ -304,7 +316,7 @@ class PolicyRouter(LifecycleNode):
 
     # data path: intake
 
-    def _on_observation(self, raw: bytes) -> None:
+    def _on_observation(self, raw: Raw) -> None:
         core = self.core
         if core:
             with self._intake_lock:

@@ -8,6 +8,7 @@ from typing import Self
 
 from lerobot_serve.contract.limits import SINGLE_SLOT
 from lerobot_serve.contract.names import full_name, is_topic, node_name, OVER_ZENOH
+from lerobot_serve.local import local_parameters as local
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.quotas import rules as quota_rules
 from lerobot_serve.quotas.rules import parse_quotas, QuotaRule
@@ -275,6 +276,11 @@ class RouterParameters:
     quotas: tuple[str, ...] = quota_rules.quotas()
     quota_burst_s: float = quota_rules.quota_burst_s()
     link: str = zenoh.link()
+    local_path: bool = local.local_path(
+        True, 'use the local path to replicas of this host, and offer it to clients of it'
+    )
+    local_group: str = local.local_group()
+    local_folder: str = local.local_folder()
     zenoh_listen: tuple[str, ...] = zenoh.zenoh_listen()
     zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()
     zenoh_site: str = zenoh.zenoh_site()

@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 import time
 from typing import NamedTuple
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path.chunk import Chunk, retry_after
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.observation import read_queue_remaining
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import MsgType, Refusal, StateClass, Status
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.quotas.no_session_limiter import NoSessionLimiter
 from lerobot_serve.quotas.quotas import Quotas
 from lerobot_serve.server.error_replies import error_chunk
@@ -85,7 +87,7 @@ class ServerCore:
 
     # intake thread
 
-    def enqueue(self, raw: bytes, now_ns: int, *, may_serve: bool = False) -> Arrival | None:
+    def enqueue(self, raw: Raw, now_ns: int, *, may_serve: bool = False) -> Arrival | None:
         """
         Queue a request. Return it with its reply if it is refused at once; if the calling thread
         `may_serve`, return it without a reply where that thread is to serve it now.
@@ -127,7 +129,7 @@ class ServerCore:
         return None
 
     def _over_quota(
-        self, raw: bytes, client_id: str, now_ns: int, *, has_record: bool = True
+        self, raw: Raw, client_id: str, now_ns: int, *, has_record: bool = True
     ) -> Chunk | None:
         """Count a request for the quotas of its client; return the reply if they are used up."""
         over = self.quotas.admit(client_id, len(raw), now_ns)
@@ -142,7 +144,7 @@ class ServerCore:
         quick = self._statistics.service_s() <= RECEIVING_THREAD_SERVICE_S
         return self.description.any_thread and quick
 
-    def _send_no_session(self, raw: bytes, client_id: str, header: Header, now_ns: int) -> None:
+    def _send_no_session(self, raw: Raw, client_id: str, header: Header, now_ns: int) -> None:
         """Reply NO_SESSION at once, so that the client opens another session."""
         is_request = header.msg_type == MsgType.OBSERVATION
         epoch = header.session_epoch
@@ -189,11 +191,11 @@ class ServerCore:
         self._statistics.record_arrival(now_ns, superseded=False)
         return None
 
-    def _refusal_chunk(self, raw: bytes, refusal: SessionRefused) -> Chunk:
+    def _refusal_chunk(self, raw: Raw, refusal: SessionRefused) -> Chunk:
         self._statistics.record_drop('draining', has_request_record=True)
         return self._error_chunk(raw, Status.DRAINING, str(refusal))
 
-    def _error_chunk(self, raw: bytes, status: Status, text: str) -> Chunk:
+    def _error_chunk(self, raw: Raw, status: Status, text: str) -> Chunk:
         return error_chunk(
             raw, status, text, slot=self.worker.slot, policy=self.description.fingerprint
         )
@@ -232,7 +234,7 @@ class ServerCore:
         """Refuse new sessions and requests; queued requests still get a reply."""
         self._refusal = refusal
 
-    def open(self, request: SessionRequest, now_ns: int) -> tuple[Session, Session | None]:
+    def open(self, request: OpenSessionRequest, now_ns: int) -> tuple[Session, Session | None]:
         """Return the session and the one it replaces. Raises SessionRefused."""
         if self._refusal:
             raise self._refusal
@@ -258,7 +260,7 @@ class ServerCore:
         batch, single_s = statistics.batch_size(), statistics.single_s()
         return min(most, admission.max_robots(service_s, demand, batch, single_s))
 
-    def _chunk_duration_s(self, request: SessionRequest | None) -> float:
+    def _chunk_duration_s(self, request: OpenSessionRequest | None) -> float:
         """Return how long a client executes a chunk; without a client, at the trained rate."""
         rows = self.description.chunk_size
         if request and request.wants_rtc and self.description.supports_rtc:
@@ -340,7 +342,7 @@ class ServerCore:
         """Number of queued requests."""
         return len(self._request_queue)
 
-    def load_report(self, request: SessionRequest | None = None) -> LoadReport:
+    def load_report(self, request: OpenSessionRequest | None = None) -> LoadReport:
         """
         Return the load of the server; `request` is that of the client that receives the report.
         """
@@ -353,16 +355,7 @@ class ServerCore:
 
 def one_shot_session(key: str, rules: ServerParameters) -> Session:
     """Return the session of a request without a session."""
-    request = SessionRequest(
-        client_id=key,
-        instance=0,
-        session_epoch=0,
-        reply_topic='',
-        state_names=(),
-        action_names=(),
-        cameras=(),
-        fps=0.0,
-    )
+    request = OpenSessionRequest(client_id=key)
     return Session(request, key, SCHEMA_VERSION, rules.default_task, (), rules.pin_task)
 
 

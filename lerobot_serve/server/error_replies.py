@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.cdr import encodable_text, Raw
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.schema import Flag, Status
 
 
 def error_chunk(
-    raw: bytes,
+    raw: Raw,
     status: Status,
     text: str,
     *,
@@ -38,7 +38,7 @@ def error_chunk(
     )
 
 
-def not_ready_chunk(raw: bytes, text: str) -> Chunk:
+def not_ready_chunk(raw: Raw, text: str) -> Chunk:
     """Return the reply of a server without an active policy."""
     return error_chunk(raw, Status.DRAINING, f'not ready: {text}')
 

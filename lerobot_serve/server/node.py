@@ -18,10 +18,11 @@ import time
 from lifecycle_msgs.msg import State
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 
-from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.cdr import encodable_text, Raw
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
+from lerobot_serve.local.local_parameters import serve_locally
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.ros import qos
@@ -86,12 +87,15 @@ class PolicyServer(LifecycleNode):
         self._zenoh = serve_over_zenoh(
             zenoh_settings(self.parameters), self.get_fully_qualified_name()
         )
-        self._reply_publishers = LinkReplies(ReplyPublishers(self), self._zenoh)
+        self._local = serve_locally(
+            self.parameters, self._on_observation, self._statistics.record_drop
+        )
+        self._reply_publishers = LinkReplies(ReplyPublishers(self), self._zenoh, self._local)
         self._sender = ReplySender(self._reply_publishers.send, self._statistics, self._observer)
         self._inference = InferenceLoop(
             self._request_queue, self._sender, lambda: self.core, lambda: self.server_state
         )
-        # observations of both links arrive in threads of their own
+        # observations of all links arrive in threads of their own
         self._intake_lock = threading.Lock()
         # a status is built and published as one, so that an older one never comes later
         self._status_lock = threading.Lock()
@@ -117,6 +121,10 @@ class PolicyServer(LifecycleNode):
             runtime.thread('inference', self._inference.run, self._request_queue.close),
             runtime.thread('intake', partial(self._inbox.run, runtime.stop), self._inbox.wake),
         ]
+        if self._local:
+            producers.append(
+                runtime.thread('local', partial(self._local.run, runtime.stop), self._local.wake)
+            )
         self._observer.start_threads(runtime.thread, runtime.stop, producers)
         runtime.on_started(self._autostart)
         runtime.before_shutdown(self._on_shutdown)
@@ -162,6 +170,8 @@ class PolicyServer(LifecycleNode):
 
     def destroy_node(self) -> None:
         """Destroy the node; called once its threads have ended."""
+        if self._local:
+            self._local.close()
         if self._zenoh:
             self._zenoh.close()
         super().destroy_node()
@@ -295,7 +305,7 @@ class PolicyServer(LifecycleNode):
 
     # data path, threads of the links
 
-    def _on_observation(self, raw: bytes) -> None:
+    def _on_observation(self, raw: Raw) -> None:
         core = self.core
         if core is None:
             self._statistics.record_drop('no_session')

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve.local import local_parameters as local
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.quotas import rules as quota_rules
 from lerobot_serve.quotas.rules import parse_quotas, QuotaRule
@@ -226,6 +227,11 @@ class ServerParameters:
         live=True,
     )
     status_period_s: float = parameter(1.0, 'period of ~/status', unit='s', low=0.05, high=60.0)
+    local_path: bool = local.local_path(
+        True, 'offer clients of this host the local path for requests and replies'
+    )
+    local_group: str = local.local_group()
+    local_folder: str = local.local_folder()
     zenoh_listen: tuple[str, ...] = zenoh.zenoh_listen()
     zenoh_connect: tuple[str, ...] = zenoh.zenoh_connect()
     zenoh_site: str = zenoh.zenoh_site()

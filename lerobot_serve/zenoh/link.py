@@ -19,6 +19,7 @@ from typing import Any
 import zenoh
 from zenoh.handlers import Callback
 
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.names import file_name
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
@@ -197,13 +198,13 @@ class ZenohLink:
             self._session.close()
 
 
-def forwarded(raw: bytes) -> bytes | zenoh.ZBytes:
+def forwarded(raw: Outgoing) -> bytes | zenoh.ZBytes:
     """
     Return what to put so that these bytes are sent. A thread that sends what it receives passes
     the payload on, which is not copied and remains where it is in shared memory.
     """
     payload = _receiving.payload
-    return payload if payload is not None and raw is _receiving.raw else raw
+    return payload if payload is not None and raw is _receiving.raw else bytes(raw)
 
 
 def is_matched(publisher: zenoh.Publisher) -> bool:

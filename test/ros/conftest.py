@@ -14,7 +14,12 @@ from support.nodes.edge_rig import EdgeRig
 from support.nodes.router_rig import RouterRig
 from support.nodes.server_rig import ServerRig
 from support.nodes.steering import PLUGIN, Steering
-from support.nodes.zenoh_links import free_endpoint, ZenohLinks, ZenohProcesses
+from support.nodes.zenoh_links import (
+    free_endpoint,
+    PathProcesses,
+    ZenohLinks,
+    ZenohProcesses,
+)
 from support.processes.fork_server import ForkServer
 from support.processes.forked import GOODBYE_MISSING
 from support.waiting import wait_until
@@ -42,7 +47,7 @@ def endpoint() -> str:
 
 @pytest.fixture
 def link() -> str:
-    """Between robots, router and servers; `both_links` runs a test with each."""
+    """Between robots, router and servers; `both_links` and `every_link` run a test with each."""
     return os.environ.get('LINK', 'ros')
 
 
@@ -53,7 +58,12 @@ def start_processes(fork_server, link, tmp_path):
     @contextlib.contextmanager
     def start(environment: dict[str, str]) -> Iterator[NodeProcesses]:
         with contextlib.ExitStack() as stack:
-            if link == 'ros':
+            if link in ('ros_alone', 'local'):
+                started = PathProcesses(tmp_path, environment, fork_server.start)
+                started.uses_local = link == 'local'
+                stack.callback(started.end)
+                yield started
+            elif link == 'ros':
                 yield stack.enter_context(node_processes(tmp_path, environment, fork_server.start))
             else:
                 started = ZenohProcesses(tmp_path, environment, fork_server.start)

@@ -24,15 +24,19 @@ from lerobot_serve.client.gateway_link.channel import call_error, GatewayChannel
 from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.results import GatewayAgreement
 from lerobot_serve.client.settings import CLIENT_PREFIX
-from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.cdr import encodable_text, Outgoing
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.header import Envelope
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Unencodable
-from lerobot_serve.contract.records import ResetEpisodeRequest, ResetEpisodeResponse
+from lerobot_serve.contract.records import (
+    OpenSessionRequest,
+    ResetEpisodeRequest,
+    ResetEpisodeResponse,
+)
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.policy_service import Action
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable
 
 SHOWN_BYTES = 80
 
@@ -110,7 +114,7 @@ class GatewayServerLink:
         self._lock = threading.Lock()
         self._call: PredictionCall | None = None
         self._opening: Opening | None = None
-        self._opened_for: SessionRequest | None = None
+        self._opened_for: OpenSessionRequest | None = None
         # of the session, and of its newest request
         self._cameras: Collection[str] = ()
         self._timeout_s = 0.0
@@ -124,7 +128,7 @@ class GatewayServerLink:
         """Return a name for the stream; nothing is addressed by it."""
         return f'PredictStream/{session_epoch:08x}'
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> GatewayAgreement:
+    def open(self, session_request: OpenSessionRequest, timeout_s: float) -> GatewayAgreement:
         """Open a session. Raises SessionRefused, ServerUnreachable and WrongSettings."""
         self._end_call()
         opening = Opening()
@@ -160,12 +164,12 @@ class GatewayServerLink:
         self._request = Envelope(observation.header, observation.client_id, observation.episode_id)
         return raw
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: Outgoing) -> None:
         """Send what was encoded last. Raises ServerUnreachable without a stream."""
         call = self._call
         if call is None:
             raise ServerUnreachable(f'{self._channel.address.url}: the stream has ended')
-        call.send(raw)
+        call.send(bytes(raw))
 
     def wait_until_matched(self, _: float) -> bool:
         """Return True: the stream that opened the session carries its requests."""
@@ -175,7 +179,7 @@ class GatewayServerLink:
         """Acknowledge: the next request has another episode id, and begins the episode."""
         return ResetEpisodeResponse(True, '')
 
-    def close_session(self, session_request: SessionRequest, timeout_s: float) -> None:
+    def close_session(self, session_request: OpenSessionRequest, timeout_s: float) -> None:
         """End the stream of a session; the gateway closes it."""
         # by now the stream may be that of another session under the same name
         call = self._take_call() if session_request is self._opened_for else None

@@ -36,11 +36,8 @@ from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.names import is_printable
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 
 # between attempts to open a session, doubled each time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
@@ -281,7 +278,7 @@ class SessionPlans:
                 self._release()
                 self.is_released = True
 
-    def _close_at_server(self, request: SessionRequest) -> None:
+    def _close_at_server(self, request: OpenSessionRequest) -> None:
         # a server that is away ends the session by itself
         with contextlib.suppress(ServerUnreachable):
             self._link.close_session(request, CLOSE_TIMEOUT_S)

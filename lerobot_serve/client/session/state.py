@@ -17,9 +17,15 @@ from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
-from lerobot_serve.contract.records import CameraSpec, OpenSessionResponse, ResetEpisodeRequest
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import (
+    CameraSpec,
+    OpenSessionRequest,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+)
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.session.numbers import SessionNumbers
 
 # why a request of an earlier episode is superseded
@@ -56,7 +62,7 @@ class SessionState:
         self.why_lost = ''
         self.sessions_opened = self.requests_sent = 0
         # the request of the session that was requested last
-        self.last_request: SessionRequest | None = None
+        self.last_request: OpenSessionRequest | None = None
         self._lock = threading.Lock()
         self._numbers, self._task = SessionNumbers(settings.client_id), settings.task
         self._numbers.begin_episode()
@@ -88,11 +94,12 @@ class SessionState:
         """Whether an observation is sent with later ones, too."""
         return self.agreement is not None and self.agreement.observation_steps > 1
 
-    def next_session_request(self, reply_topic: Callable[[int], str]) -> SessionRequest:
+    def next_session_request(self, reply_topic: Callable[[int], str]) -> OpenSessionRequest:
         """Return the request of another session."""
         with self._lock:
             epoch, given = self._numbers.next_session_epoch(), self.settings
-            self.last_request = SessionRequest(
+            self.last_request = OpenSessionRequest(
+                schema_version=SCHEMA_VERSION,
                 client_id=given.client_id,
                 instance=given.instance,
                 session_epoch=epoch,
@@ -106,7 +113,7 @@ class SessionState:
                 task=self._task,
                 codec=given.codec,
                 reply_deadline_s=given.timeout_s,
-                tags=given.tags,
+                tags=tuple(KeyValue(*tag) for tag in given.tags),
             )
             return self.last_request
 

@@ -18,7 +18,7 @@ import struct
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
-from lerobot_serve.contract.cdr import FLOAT32
+from lerobot_serve.contract.cdr import FLOAT32, Raw
 from lerobot_serve.contract.data_path.message_parts import Extension, EXTENSION_BYTES_LIMIT
 from lerobot_serve.contract.data_path.observation import read_extension
 from lerobot_serve.contract.errors import Malformed, Unencodable
@@ -133,7 +133,7 @@ def decode(extension: Extension) -> ExecutionReport:
     return _read(bytes(extension.value))
 
 
-def find_execution_report(raw: bytes) -> ExecutionReport | None:
+def find_execution_report(raw: Raw) -> ExecutionReport | None:
     """
     Return the report in the bytes of an Observation without decoding the rest; None without a
     report or with a newer version. Raises Malformed.

@@ -8,7 +8,7 @@ from functools import lru_cache
 import struct
 from typing import NamedTuple
 
-from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part, START
+from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part, Raw, START
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.schema import MsgType
@@ -50,7 +50,7 @@ class Envelope(NamedTuple):
     episode_id: str
 
 
-def read_envelope(raw: bytes) -> Envelope:
+def read_envelope(raw: Raw) -> Envelope:
     """
     Read the header and the two names from the bytes of an Observation or ActionChunk. Raises
     Malformed.

@@ -8,7 +8,7 @@ from functools import lru_cache
 import struct
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
-from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part
+from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part, Parts, Raw
 from lerobot_serve.contract.data_path.header import (
     Envelope,
     Header,
@@ -58,6 +58,11 @@ class Observation:
 
 def encode(observation: Observation) -> bytes:
     """Return the CDR bytes; each image is copied once. Raises Unencodable."""
+    return bytes(encode_parts(observation))
+
+
+def encode_parts(observation: Observation) -> Parts:
+    """Return the CDR bytes as parts; no image is copied. Raises Unencodable."""
     if observation.state.ndim != 2 or not len(observation.state):
         raise Unencodable(
             f'state must be observations x values, got the shape {observation.state.shape}'
@@ -79,7 +84,7 @@ def encode(observation: Observation) -> bytes:
     writer.floats(observation.state, ACTION_VALUES_LIMIT, 'state')
     write_images(writer, observation.images)
     write_extensions(writer, observation.extensions)
-    return writer.finish()
+    return writer.parts()
 
 
 @lru_cache(maxsize=64)
@@ -91,7 +96,7 @@ def _texts(phase: int, task: str, prefix_policy: str) -> bytes:
     return packed_part(phase, write)
 
 
-def read_queue_remaining(raw: bytes) -> tuple[Envelope, float]:
+def read_queue_remaining(raw: Raw) -> tuple[Envelope, float]:
     """
     Return the envelope of a request and the remaining queue of its robot, without decoding the
     rest. Raises Malformed.
@@ -102,7 +107,7 @@ def read_queue_remaining(raw: bytes) -> tuple[Envelope, float]:
     return start, queue_remaining_s
 
 
-def read_extension(raw: bytes, key: str) -> Uint8Array | None:
+def read_extension(raw: Raw, key: str) -> Uint8Array | None:
     """
     Return the bytes of the extension with this key, None without one, without decoding the rest.
     Raises Malformed.
@@ -129,7 +134,7 @@ def check_type(msg_type: int) -> None:
         )
 
 
-def decode(raw: bytes) -> Observation:
+def decode(raw: Raw) -> Observation:
     """Return the request whose arrays are views of `raw`. Raises Malformed."""
     reader = CdrReader(raw)
     header, client_id, episode_id = read_envelope_fields(reader)

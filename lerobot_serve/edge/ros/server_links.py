@@ -20,8 +20,9 @@ from lerobot_serve.edge.session.transport.server_link import (
     ServerLink,
     ServerLinks,
 )
+from lerobot_serve.local.local_parameters import local_paths
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
@@ -49,7 +50,9 @@ class RosServerLink:
         *,
         lifespan_s: float,
         stop: threading.Event,
+        make_path: MakePath | None = None,
     ) -> None:
+        """`make_path` makes the local path to a server of this host; None: without."""
         self.clients = {
             server: SessionClient(node, server, lifespan_s=lifespan_s, stop=stop)
             for server in servers
@@ -58,6 +61,9 @@ class RosServerLink:
         self._subscriptions = DedicatedSubscriptions(node, ActionChunk, {}, qos.ACTION_CHUNK)
         self._topics = dict(zip(servers, _topics(len(servers)), strict=True))
         self._names = {s: node.resolve_topic_name(topic) for s, topic in self._topics.items()}
+        for server, client in self.clients.items():
+            if make_path:
+                client.local = make_path(callbacks.on_chunk, partial(self._on_lost, server))
         for server, topic in self._topics.items():
             self._subscriptions.add(topic, qos.ACTION_CHUNK, callbacks.on_chunk)
             self._subscriptions.watch_liveliness(topic, partial(self._on_liveliness, server))
@@ -78,6 +84,10 @@ class RosServerLink:
     def _on_liveliness(self, server: str, now: LivelinessStatus) -> None:
         loss = Loss.EXPIRED if now.not_alive_change > 0 else Loss.CLOSED
         self._callbacks.on_presence(server, now.alive, now.alive_change, loss)
+
+    def _on_lost(self, server: str) -> None:
+        """Thread `local`: sooner than the lease."""
+        self._callbacks.on_presence(server, 0, -1, Loss.GONE)
 
     def run(self, stop: threading.Event) -> None:
         """Dispatch messages until `stop` is set and `wake` was called."""
@@ -108,9 +118,10 @@ def open_server_links(
     UserError for an address that cannot be listened on.
     """
     links: list[ServerLink] = []
+    make_path = local_paths(parameters, parameters.max_action_age_s, node.get_logger().info)
     threads = []
     if parameters.servers_over_zenoh:
-        links.append(_open_zenoh_link(parameters, client_id, callbacks))
+        links.append(_open_zenoh_link(parameters, client_id, callbacks, make_path))
     if parameters.servers_over_ros:
         link = RosServerLink(
             node,
@@ -118,6 +129,7 @@ def open_server_links(
             callbacks,
             lifespan_s=parameters.max_action_age_s,
             stop=runtime.stop,
+            make_path=make_path,
         )
         links.append(link)
         threads.append(runtime.thread('replies', partial(link.run, runtime.stop), link.wake))
@@ -125,7 +137,10 @@ def open_server_links(
 
 
 def _open_zenoh_link(
-    parameters: EdgeParameters, client_id: str, callbacks: ReplyCallbacks
+    parameters: EdgeParameters,
+    client_id: str,
+    callbacks: ReplyCallbacks,
+    make_path: MakePath | None,
 ) -> ServerLink:
     # a robot whose servers are reached over ROS 2 needs no eclipse-zenoh
     from lerobot_serve.edge.session.transport.zenoh_link import ZenohServerLink
@@ -135,6 +150,6 @@ def _open_zenoh_link(
         ZenohLink(zenoh_settings(parameters)),
         parameters.servers_over_zenoh,
         client_id,
-        service_bytes,
         callbacks,
+        make_path,
     )

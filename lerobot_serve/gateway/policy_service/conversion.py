@@ -24,6 +24,7 @@ from lerobot_serve.contract.services.policy_service import (
     Observation,
     Policy,
 )
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.gateway.callers.mapping import flat_state, NameMapping
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -166,7 +167,7 @@ def terms_of(session: Any) -> SessionTerms:
         fps=session.fps,
         policy=session.policy,
         task=session.task,
-        tags=tuple((tag.key, tag.value) for tag in session.tags),
+        tags=tuple(KeyValue(tag.key, tag.value) for tag in session.tags),
     )
 
 

@@ -3,26 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 import threading
-from typing import TypeVar
 
-from msgspec.structs import asdict
 from rclpy.node import Node
-from rclpy.serialization import serialize_message
 
-from lerobot_serve.contract.codec import decode
-from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.contract.records import (
-    GetStatusResponse,
-    OpenSessionResponse,
-    ResetEpisodeRequest,
-)
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
 from lerobot_serve.gateway.router.server_link import (
     LinkCallbacks,
     Presence,
 )
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
@@ -31,9 +21,7 @@ from lerobot_serve.ros.topics.dedicated_subscription import (
     LivelinessStatus,
 )
 from lerobot_serve_interfaces.msg import ActionChunk
-from lerobot_serve_interfaces.srv import ResetEpisode
 
-T = TypeVar('T', GetStatusResponse, OpenSessionResponse)
 # of a relay: its sessions share the topic
 REPLY_TOPIC = '~/replies/callers'
 
@@ -45,9 +33,16 @@ class RosServerLink:
     """
 
     def __init__(
-        self, node: Node, server: str, *, lifespan_s: float, stop: threading.Event
+        self,
+        node: Node,
+        server: str,
+        *,
+        lifespan_s: float,
+        stop: threading.Event,
+        make_path: MakePath | None = None,
     ) -> None:
-        self.server = server
+        """`make_path` makes the local path to a server of this host; None: without."""
+        self.server, self._make_path = server, make_path
         self._client = SessionClient(
             node, server, lifespan_s=lifespan_s, stop=stop, for_fleet=True
         )
@@ -56,10 +51,16 @@ class RosServerLink:
         self.wake = self._subscriptions.wake
         self.is_available = self._client.is_available
         self.send = self._client.send
+        self.announce = self._client.announce
+        self.status = self._client.status
+        self.open = self._client.open
         self.close_session = self._client.close
 
     def listen(self, callbacks: LinkCallbacks) -> None:
         """Subscribe to the replies, before `run`."""
+        if self._make_path:
+            on_lost = partial(callbacks.on_presence, Presence.LOST)
+            self._client.local = self._make_path(callbacks.on_chunk, on_lost)
         add = self._subscriptions.add
         add(REPLY_TOPIC, qos.ACTION_CHUNK, callbacks.on_chunk)
         add(f'{self.server}/{NO_SESSION_TOPIC}', qos.NO_SESSION, callbacks.on_no_session)
@@ -76,25 +77,6 @@ class RosServerLink:
     def reply_topic(self, session_epoch: int) -> str:
         """Return the full name of the reply topic, the same for each session."""
         return self._topic
-
-    def announce(self, request: ResetEpisodeRequest, on_refusal: Callable[[str], None]) -> None:
-        """Announce the next episode of a session; the executor calls `on_refusal`."""
-        self._client.announce(ResetEpisode.Request(**asdict(request)), on_refusal)
-
-    def status(self, timeout_s: float) -> GetStatusResponse:
-        """Return the status. Blocks. Raises ServerUnreachable."""
-        return self._record(GetStatusResponse, self._client.status(timeout_s))
-
-    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSessionResponse:
-        """Open a session. Blocks. Raises SessionRefused and ServerUnreachable."""
-        return self._record(OpenSessionResponse, self._client.open(session_request, timeout_s))
-
-    def _record(self, kind: type[T], reply: object) -> T:
-        try:
-            return decode(kind, bytes(serialize_message(reply)))
-        except Malformed as error:
-            text = f'{self.server}: the reply cannot be used ({error})'
-            raise ServerUnreachable(text) from None
 
     def wait_until_matched(self, timeout_s: float) -> bool:
         """Wait until requests and replies pass; return False after the timeout."""

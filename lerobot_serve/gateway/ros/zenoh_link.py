@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
 
-from lerobot_serve.contract.services import client_messages
 from lerobot_serve.gateway.router.server_link import LinkCallbacks, Presence
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
 from lerobot_serve.zenoh.session_client import QueuedSessionClient
@@ -29,19 +28,24 @@ class ZenohServerLink:
         *,
         on_drop: Callable[[str], None],
         lifespan_s: float,
+        make_path: MakePath | None = None,
     ) -> None:
-        """`on_drop` gets `link_full` for a request that waited for `lifespan_s`; any thread."""
-        messages: ModuleType = client_messages
+        """
+        `on_drop` gets `link_full` for a request that waited for `lifespan_s`; any thread.
+        `make_path` makes the local path to a server of this host; None: without.
+        """
         self.server, self._link, self._callbacks = server, link, callbacks
         self._client = QueuedSessionClient(
             link,
             server,
             gateway,
-            messages,
             self._on_presence,
             on_drop=on_drop,
             lifespan_s=lifespan_s,
         )
+        if make_path:
+            on_lost = partial(self._on_presence, False)
+            self._client.local = make_path(callbacks.on_chunk, on_lost)
         self._replies = ZenohReplies(
             link,
             {server: self._client.keys},

@@ -5,9 +5,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lerobot_serve.contract.records import GetStatusResponse, OpenSessionResponse
+from msgspec import structs
+
+from lerobot_serve.contract.records import (
+    GetStatusResponse,
+    OpenSessionRequest,
+    OpenSessionResponse,
+)
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
 
@@ -65,12 +70,12 @@ def policy_id(fingerprint: str) -> str:
     return POLICY_SEPARATOR.join(part.partition(HASH_SEPARATOR)[0] for part in parts)
 
 
-def request_on_terms(request: SessionRequest, terms: SessionTerms) -> SessionRequest:
+def request_on_terms(request: OpenSessionRequest, terms: SessionTerms) -> OpenSessionRequest:
     """
     Return the request with the terms of its caller; the router judges them. Raises PredictionError
     for another policy than the gateway requires.
     """
-    return replace(
+    return structs.replace(
         request,
         state_names=terms.state_names,
         action_names=terms.action_names,

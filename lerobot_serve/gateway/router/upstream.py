@@ -14,17 +14,15 @@ from typing import Any, TypeVar
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.records import (
     CameraSpec,
     GetStatusResponse,
+    OpenSessionRequest,
     OpenSessionResponse,
     ResetEpisodeRequest,
 )
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Log
@@ -139,9 +137,10 @@ class RouterUpstream:
 
     def _session_request(
         self, client_id: str, epoch: int, contract: PolicyContract
-    ) -> SessionRequest:
+    ) -> OpenSessionRequest:
         digest = hashlib.blake2s(client_id.encode(), digest_size=8, key=self._secret).digest()
-        return SessionRequest(
+        return OpenSessionRequest(
+            schema_version=SCHEMA_VERSION,
             client_id=client_id,
             # each caller is a client of its own; the same in each of its sessions
             instance=int.from_bytes(digest, 'big') >> 1,

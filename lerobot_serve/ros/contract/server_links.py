@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TYPE_CHECKING
@@ -14,11 +15,13 @@ from rclpy.service_introspection import ServiceIntrospectionState
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.names import is_reply_key
+from lerobot_serve.local import offer
+from lerobot_serve.local.endpoint import LocalEndpoint
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.reply_publishers import NO_EVENTS, ReplyPublishers
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
 from lerobot_serve.zenoh.settings import ZenohSettings
-from lerobot_serve_interfaces.msg import ActionChunk
+from lerobot_serve_interfaces.msg import ActionChunk, Extension
 from lerobot_serve_interfaces.srv import OpenSession
 
 if TYPE_CHECKING:
@@ -66,12 +69,17 @@ def create_services(
 
 class LinkReplies:
     """
-    Publish replies on the link that the reply topic of a session names. Threads as in
-    ReplyPublishers.
+    Publish replies on the link that the reply topic of a session names, or to a client of this
+    host on the local path. Threads as in ReplyPublishers.
     """
 
-    def __init__(self, ros: ReplyPublishers, over_zenoh: ZenohServing | None) -> None:
-        self._ros = ros
+    def __init__(
+        self,
+        ros: ReplyPublishers,
+        over_zenoh: ZenohServing | None,
+        local: LocalEndpoint | None = None,
+    ) -> None:
+        self._ros, self._local = ros, local
         self._zenoh = over_zenoh.replies if over_zenoh else None
 
     def _of(self, topic: str) -> ReplyPublishers | ZenohReplyPublishers:
@@ -81,16 +89,28 @@ class LinkReplies:
         """Publish on a reply topic from now on. Raises SessionRefused."""
         self._of(topic).open(topic)
 
+    def offers(self, topic: str) -> list[Extension]:
+        """Return what the reply to OpenSession offers beside this link."""
+        if self._local is None:
+            return []
+        value = offer.encode(self._local.offer(topic))
+        return [Extension(key=offer.KEY, value=array('B', value))]
+
     def send(self, topic: str, raw: bytes, is_wanted: Callable[[], bool] = lambda: True) -> bool:
         """Publish a chunk; return False without a session on this topic."""
+        if self._local and self._local.send(topic, raw, is_wanted):
+            return True
         return self._of(topic).send(topic, raw, is_wanted)
 
     def has_subscriber(self, topic: str) -> bool:
         """Return whether a reply topic has a subscriber."""
-        return self._of(topic).has_subscriber(topic)
+        is_local = self._local is not None and self._local.has_client(topic)
+        return is_local or self._of(topic).has_subscriber(topic)
 
     def retain(self, topics: set[str]) -> None:
         """Close all other reply topics."""
+        if self._local:
+            self._local.retain(topics)
         self._ros.retain({topic for topic in topics if not is_reply_key(topic)})
         if self._zenoh:
             self._zenoh.retain({topic for topic in topics if is_reply_key(topic)})

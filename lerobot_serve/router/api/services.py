@@ -13,12 +13,9 @@ from typing import Any, Protocol
 
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.limits import REASON_LIMIT
+from lerobot_serve.contract.records import OpenSessionRequest, ResetEpisodeRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    check_ros_reply_topic,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import check_ros_reply_topic, SessionRefused
 from lerobot_serve.router.api.slot_commands import (
     Command,
     run_slot_command,
@@ -30,7 +27,7 @@ from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt
 from lerobot_serve.router.sessions.merge_replies import merge_replies
-from lerobot_serve_interfaces.msg import EpisodeOutcome
+from lerobot_serve_interfaces.msg import EpisodeOutcome, Extension
 from lerobot_serve_interfaces.srv import (
     CloseSession,
     ControlSlot,
@@ -50,20 +47,24 @@ class ReplyTopicManager(Protocol):
 
     def retain(self, topics: set[str]) -> None: ...
 
+    def offers(self, topic: str) -> list[Extension]: ...
+
 
 class RouterServices:
-    """`read_request` converts a request; it raises SessionRefused."""
+    """`read_request` raises SessionRefused; `message_of` converts a record for ROS 2."""
 
     def __init__(
         self,
         host: RouterHost,
         replies: ReplyTopicManager,
         drops: DropCounters,
-        read_request: Callable[[OpenSession.Request], SessionRequest],
+        read_request: Callable[[OpenSession.Request], OpenSessionRequest],
+        message_of: Callable[[Any, Any], Any],
         observation_topic: str,
     ) -> None:
         self._host, self._replies, self._drops = host, replies, drops
-        self._read_request, self._observation_topic = read_request, observation_topic
+        self._read_request, self._message_of = read_request, message_of
+        self._observation_topic = observation_topic
         # reply topics of sessions that are being opened
         self._opening: list[str] = []
         # guards _opening: no topic may be opened while unused ones are closed
@@ -98,9 +99,11 @@ class RouterServices:
                 check_ros_reply_topic(session_request)
             with self._topics_lock:
                 self._replies.open(session_request.reply_topic)
-            return await self._host.run_in_control_thread(
+            reply = await self._host.run_in_control_thread(
                 core, partial(self._open, core, session_request)
             )
+            reply.extensions.extend(self._replies.offers(session_request.reply_topic))
+            return reply
         except SessionRefused as refused:
             self._drops.add(f'refused_{refused.code.name.lower()}')
             self._host.warn(f'refused {request.client_id!r}: {refused}')
@@ -117,16 +120,17 @@ class RouterServices:
             return SessionRefused(Refusal.DRAINING, DRAINING_TEXT)
         return SessionRefused(Refusal.NOT_READY, f'not ready: {self._host.server_state[1]}')
 
-    def _open(self, core: RouterCore, session_request: SessionRequest) -> OpenSession.Response:
+    def _open(self, core: RouterCore, session_request: OpenSessionRequest) -> OpenSession.Response:
         """Open a session. Thread `control`. Raises SessionRefused."""
         if not core.is_open:
             raise self._not_ready(core)
         opened = core.session_manager.open(session_request)
         try:
-            return merge_replies(opened, self._observation_topic)
+            reply = merge_replies(opened, self._observation_topic)
         except SessionRefused:
             core.close_session(session_request.client_id, session_request.session_epoch)
             raise
+        return self._message_of(reply, OpenSession.Response)
 
     async def close(
         self, request: CloseSession.Request, response: CloseSession.Response
@@ -150,7 +154,9 @@ class RouterServices:
         if core is None:
             response.text = NOT_CONFIGURED
             return response
-        reset = partial(core.session_manager.reset, request)
+        name = request.client_id, request.session_epoch
+        episode = ResetEpisodeRequest(*name, request.episode, request.episode_id)
+        reset = partial(core.session_manager.reset, episode)
         try:
             texts = await self._host.run_in_control_thread(core, reset)
         except SessionRefused as refused:
@@ -169,10 +175,10 @@ class RouterServices:
 
     def get_status(self, _: GetStatus.Request, response: GetStatus.Response) -> GetStatus.Response:
         core = self._host.core
+        reply = reports.status_reply(core.session_manager.status_replies if core else ())
+        response = self._message_of(reply, GetStatus.Response)
         response.status = self._host.status()
-        return reports.fill_status_reply(
-            response, core.session_manager.status_replies if core else ()
-        )
+        return response
 
     async def control_slot(
         self, request: ControlSlot.Request, response: ControlSlot.Response

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 import threading
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path.chunk import read_reply_summary, ReplySummary
 from lerobot_serve.contract.data_path.execution_report import (
     ExecutionReport,
@@ -107,7 +108,7 @@ class Dispatcher:
 
     # intake thread
 
-    def on_request(self, raw: bytes, now_ns: int) -> None:
+    def on_request(self, raw: Raw, now_ns: int) -> None:
         """Place the episode of a client's request and send the request to a replica."""
         try:
             header, client_id, episode_id = read_envelope(raw)
@@ -148,7 +149,7 @@ class Dispatcher:
             self._schedule_timer(step)
         return refusal
 
-    def refuse(self, raw: bytes, now_ns: int) -> None:
+    def refuse(self, raw: Raw, now_ns: int) -> None:
         """Reply DRAINING to a request of an open session."""
         try:
             header, client_id, episode_id = read_envelope(raw)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import auto, Enum
 import heapq
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.trace.format.records import RecordIds
@@ -40,7 +41,7 @@ class InFlightRequest:
     session: ClientSession
     header: Header
     episode_id: str
-    raw: bytes
+    raw: Raw
     started_ns: int
     slot: str = ''
     # when it came to its slot

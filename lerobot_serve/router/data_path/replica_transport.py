@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lerobot_serve.contract.cdr import encodable_text
+from lerobot_serve.contract.cdr import encodable_text, Raw
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
@@ -38,7 +38,7 @@ class ReplicaTransport:
         self._clients, self._send_reply, self._drops = clients, send_reply, drops
         self._publish_no_session = publish_no_session
 
-    def send(self, server: str, raw: bytes) -> None:
+    def send(self, server: str, raw: Raw) -> None:
         self._clients[server].send(raw)
 
     def reply(self, session: ClientSession, raw: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path.chunk import ReplySummary
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Header
@@ -22,7 +23,7 @@ class RequestObserver:
     """
 
     def on_requested(
-        self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
+        self, session: ClientSession, raw: Raw, header: Header, executed: ExecutionReport | None
     ) -> None:
         """Observe the arrival of a request, with its report of executed actions."""
 
@@ -55,7 +56,7 @@ class RequestObservers(RequestObserver):
         self._observers = tuple(observers)
 
     def on_requested(
-        self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
+        self, session: ClientSession, raw: Raw, header: Header, executed: ExecutionReport | None
     ) -> None:
         for each in self._observers:
             each.on_requested(session, raw, header, executed)

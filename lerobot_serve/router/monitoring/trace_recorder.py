@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path.chunk import ReplySummary
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport, Halt
 from lerobot_serve.contract.data_path.header import Header
@@ -180,7 +181,7 @@ class RouterTraceRecorder(Recorder, RequestObserver):
         self.write(records.CommandRecord(self.clock(), name=name, slot=slot, by=by, reason=text))
 
     def on_requested(
-        self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
+        self, session: ClientSession, raw: Raw, header: Header, executed: ExecutionReport | None
     ) -> None:
         """Record that a robot halts, or ends its halt. Thread `intake`."""
         self.on_refused(session, header, executed)

@@ -6,19 +6,19 @@ Clients of the policy servers. Each server replies on a separate topic, which id
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 import threading
 
+from msgspec.structs import replace
 from rclpy.exceptions import InvalidHandle
 from rclpy.node import Node
 from rclpy.subscription import Subscription
 
 from lerobot_serve.contract.names import ros_token
-from lerobot_serve.contract.records import ServerStatus
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest, ServerStatus
+from lerobot_serve.contract.services.messages import read
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.service_bytes import read_status
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.topics.dedicated_subscription import (
     DedicatedSubscriptions,
@@ -38,7 +38,7 @@ class ReplicaClient(SessionClient):
     topic = ''
     publisher_count: Callable[[], int] = staticmethod(int)
 
-    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+    def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         """Return the session request of a robot with the reply topic of this server."""
         return replace(session_request, reply_topic=self.topic)
 
@@ -59,8 +59,10 @@ class ReplicaClients:
         stop: threading.Event,
         shadow: str = '',
         on_drop: Callable[[str], None] = lambda _: None,
+        make_path: MakePath | None = None,
     ) -> None:
-        self._node, self._on_drop = node, on_drop
+        """`make_path` makes the local path to a server of this host; None: without."""
+        self._node, self._on_drop, self._make_path = node, on_drop, make_path
         self.clients = {
             server: ReplicaClient(
                 node,
@@ -73,7 +75,7 @@ class ReplicaClients:
             for server in servers
         }
         self._subscriptions = DedicatedSubscriptions(node, ActionChunk, {}, qos.ACTION_CHUNK)
-        # server -> whether the lease of its reply writer has expired
+        # server -> whether it is lost: the lease of its reply writer, or its end of the local path
         self._silent: dict[str, bool] = {}
         self._statuses: list[Subscription] = []
 
@@ -84,6 +86,9 @@ class ReplicaClients:
             self._subscriptions.add(topic, qos.ACTION_CHUNK, partial(on_reply, server))
             self._subscriptions.watch_liveliness(topic, partial(self._on_liveliness, server))
             client.topic = self._node.resolve_topic_name(topic)
+            if self._make_path:
+                on_lost = partial(self._silent.__setitem__, server, True)
+                client.local = self._make_path(partial(on_reply, server), on_lost)
             client.publisher_count = partial(self._subscriptions.publisher_count, topic)
             subscription = self._node.create_subscription(
                 ServerStatusMessage,
@@ -96,10 +101,11 @@ class ReplicaClients:
 
     def _on_status(self, on_status: OnStatus, server: str, raw: bytes) -> None:
         try:
-            status = read_status(raw)
+            status = read(ServerStatus, raw)
         except ValueError:
             self._on_drop(MALFORMED_STATUS)
         else:
+            self._silent.pop(server, None)
             on_status(server, status)
 
     def run(self, stop: threading.Event) -> None:
@@ -113,7 +119,7 @@ class ReplicaClients:
         self._silent[server] = now.alive == 0 and now.not_alive > 0
 
     def is_silent(self, server: str) -> bool:
-        """Return whether the lease of a server has expired: it was killed, stopped or cut off."""
+        """Return whether a server was killed, stopped or cut off."""
         return self._silent.get(server, False)
 
     def is_available(self, server: str) -> bool:

@@ -10,6 +10,8 @@ from typing import ParamSpec, TYPE_CHECKING
 from rclpy.node import Node
 
 from lerobot_serve.contract.names import is_over_zenoh
+from lerobot_serve.local.local_parameters import local_paths
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.ros.replica_clients import (
@@ -45,15 +47,18 @@ def open_replica_links(
     replica over Zenoh without `link`.
     """
     over_zenoh = tuple(server for server in parameters.servers if is_over_zenoh(server))
+    lifespan_s = parameters.observation_lifespan_s
+    make_path = local_paths(parameters, lifespan_s, node.get_logger().info)
     return ReplicaLinks(
         ReplicaClients(
             node,
             tuple(server for server in parameters.servers if server not in over_zenoh),
-            lifespan_s=parameters.observation_lifespan_s,
+            lifespan_s=lifespan_s,
             stop=stop,
             on_drop=on_drop,
+            make_path=make_path,
         ),
-        _open_zenoh_replicas(node, over_zenoh, link, on_drop, parameters.observation_lifespan_s)
+        _open_zenoh_replicas(node, over_zenoh, link, on_drop, lifespan_s, make_path)
         if over_zenoh
         else None,
     )
@@ -65,6 +70,7 @@ def _open_zenoh_replicas(
     link: ZenohLink | None,
     on_drop: Callable[[str], None],
     lifespan_s: float,
+    make_path: MakePath | None,
 ) -> ZenohReplicas:
     # a router whose replicas are reached over ROS 2 needs no eclipse-zenoh
     from lerobot_serve.router.ros.zenoh_replicas import ZenohReplicas
@@ -76,6 +82,7 @@ def _open_zenoh_replicas(
         run=node.executor.create_task,
         on_drop=on_drop,
         lifespan_s=lifespan_s,
+        make_path=make_path,
     )
 
 
@@ -90,7 +97,7 @@ def required_link(link: ZenohLink | None, server: str) -> ZenohLink:
 
 
 def one_by_one(lock: threading.Lock, deliver: Callable[P, None]) -> Callable[P, None]:
-    """Return `deliver` for replies of both links, which arrive in threads of their own."""
+    """Return `deliver` for replies of all links, which arrive in threads of their own."""
 
     def deliver_alone(*reply: P.args, **named: P.kwargs) -> None:
         with lock:
@@ -114,7 +121,7 @@ class ReplicaLinks:
 
     def listen(self, on_reply: OnReply, on_status: OnStatus) -> None:
         """Subscribe to replies and status of all servers, before `run`."""
-        deliver = one_by_one(threading.Lock(), on_reply) if self.zenoh else on_reply
+        deliver = one_by_one(threading.Lock(), on_reply)
         self.ros.listen(deliver, on_status)
         if self.zenoh:
             self.zenoh.listen(deliver, on_status)

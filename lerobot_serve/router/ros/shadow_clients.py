@@ -7,21 +7,22 @@ topics, best effort and rate limited.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 import threading
 import time
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from rclpy.node import Node
 
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.cdr import Raw
+from lerobot_serve.contract.records import OpenSessionRequest, OpenSessionResponse
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
 from lerobot_serve.router.ros.replica_clients import ReplicaClient
 from lerobot_serve_interfaces.msg import ActionChunk
-from lerobot_serve_interfaces.srv import OpenSession
 
 if TYPE_CHECKING:
     from lerobot_serve.zenoh.session_client import QueuedSessionClient
@@ -40,8 +41,8 @@ class ShadowSession:
     def __init__(
         self,
         client: SessionClient | QueuedSessionClient,
-        send: Callable[[bytes], None],
-        reply_topic: Callable[[SessionRequest], str],
+        send: Callable[[Raw], None],
+        reply_topic: Callable[[OpenSessionRequest], str],
         is_matched: Callable[[float], bool],
         unmatched_text: str,
     ) -> None:
@@ -49,15 +50,17 @@ class ShadowSession:
         self._client, self.send, self._reply_topic = client, send, reply_topic
         self._is_matched, self._unmatched_text = is_matched, unmatched_text
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response:
+    def open(self, session_request: OpenSessionRequest, timeout_s: float) -> OpenSessionResponse:
         """Open a session and return the reply. Raises SessionRefused and ServerUnreachable."""
         topic = self._reply_topic(session_request)
-        reply = self._client.open(replace(session_request, reply_topic=topic), timeout_s)
+        request = replace(session_request, reply_topic=topic)
+        # the local path of a replica carries the replies to robots
+        reply = self._client.open(request, timeout_s, locally=False)
         if not self._is_matched(MATCH_TIMEOUT_S):
             raise ServerUnreachable(self._unmatched_text)
         return reply
 
-    def close(self, session_request: SessionRequest, timeout_s: float) -> None:
+    def close(self, session_request: OpenSessionRequest, timeout_s: float) -> None:
         """Close a session. Raises ServerUnreachable."""
         self._client.close(session_request, timeout_s)
 
@@ -89,7 +92,7 @@ class ShadowClients:
         }
 
     def _make_session(
-        self, node: Node, name: str, client: SessionClient, send: Callable[[bytes], None]
+        self, node: Node, name: str, client: SessionClient, send: Callable[[Raw], None]
     ) -> ShadowSession:
         topic = TOPICS[name]
         full = node.resolve_topic_name(topic)

@@ -7,23 +7,25 @@ those over ROS 2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 import queue
 from typing import Any
 
+from msgspec.structs import replace
 import zenoh
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.names import node_name
-from lerobot_serve.contract.services.session import SessionRequest
-from lerobot_serve.ros.contract import service_bytes
+from lerobot_serve.contract.records import OpenSessionRequest, ServerStatus
+from lerobot_serve.contract.services.messages import read, SAME_VERSION
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.router.ros.replica_clients import MALFORMED_STATUS, OnReply, OnStatus
 from lerobot_serve.router.ros.shadow_clients import OnReply as ShadowReply
 from lerobot_serve.router.ros.shadow_clients import rate_limited, ShadowSession
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S
-from lerobot_serve.zenoh.session_client import QueuedSessionClient, SAME_VERSION
+from lerobot_serve.zenoh.session_client import QueuedSessionClient
 from lerobot_serve.zenoh.traffic import Traffic
 
 
@@ -44,14 +46,13 @@ class ZenohReplicaClient(QueuedSessionClient):
             link,
             server,
             router,
-            service_bytes,
             lambda _: None,
             on_drop=on_drop,
             lifespan_s=lifespan_s,
         )
         self._shadow_requests = link.publisher(self.keys.observation, Traffic.SHADOW)
 
-    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+    def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         """Return the session request of a robot with the reply key of this server."""
         key = self.keys.reply(session_request.session_epoch)
         return replace(session_request, reply_topic=key)
@@ -60,9 +61,9 @@ class ZenohReplicaClient(QueuedSessionClient):
         """Wait until the server reads the requests."""
         return self.wait_until_matched(lambda: int(self.is_available()), timeout_s)
 
-    def send_shadow(self, raw: bytes) -> None:
+    def send_shadow(self, raw: Raw) -> None:
         """Publish the bytes of an Observation behind all other traffic."""
-        self._shadow_requests.put(raw)
+        self._shadow_requests.put(bytes(raw))
 
     def destroy_endpoints(self) -> None:
         self._shadow_requests.undeclare()
@@ -81,9 +82,14 @@ class ZenohReplicas:
         run: Callable[[Callable[[], None]], Any],
         on_drop: Callable[[str], None],
         lifespan_s: float,
+        make_path: MakePath | None = None,
     ) -> None:
-        """`run` runs a function in the executor, in any order: statuses belong there."""
+        """
+        `run` runs a function in the executor, in any order: statuses belong there. `make_path`
+        makes the local path to a server of this host; None: without.
+        """
         self._link, self._run, self._on_drop = link, run, on_drop
+        self._make_path = make_path
         self.clients = {
             server: ZenohReplicaClient(
                 link, node_name(server), router, on_drop=on_drop, lifespan_s=lifespan_s
@@ -99,6 +105,8 @@ class ZenohReplicas:
     def listen(self, on_reply: OnReply, on_status: OnStatus) -> None:
         """Subscribe to replies and status of all servers."""
         for server, client in self.clients.items():
+            if self._make_path:
+                client.local = self._make_path(partial(on_reply, server), nothing)
             status = ServerKeys(self._link.settings.site, client.server).status
             self._subscriptions += [
                 self._link.subscribe(
@@ -109,7 +117,7 @@ class ZenohReplicas:
 
     def _on_status(self, on_status: OnStatus, server: str, _: str, raw: bytes) -> None:
         try:
-            status = service_bytes.read_status(raw)
+            status = read(ServerStatus, raw)
         except ValueError as error:
             self._on_drop(MALFORMED_STATUS)
             self._unreadable[server] = f'its status cannot be read ({error}); {SAME_VERSION}'
@@ -137,12 +145,16 @@ class ZenohReplicas:
             client.destroy_endpoints()
 
 
+def nothing() -> None:
+    """Zenoh itself reports a lost server."""
+
+
 def deposit_reply(on_reply: OnReply, server: str, _: str, raw: bytes) -> None:
     on_reply(server, raw)
 
 
 def shadow_session(
-    client: ZenohReplicaClient, purpose: str, send: Callable[[bytes], None]
+    client: ZenohReplicaClient, purpose: str, send: Callable[[Raw], None]
 ) -> ShadowSession:
     """Return the sessions of a client whose replies arrive for this purpose."""
     return ShadowSession(

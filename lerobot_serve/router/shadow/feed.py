@@ -16,6 +16,9 @@ from functools import partial
 import queue
 import threading
 
+from msgspec import structs
+
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk, ReplySummary
@@ -23,8 +26,8 @@ from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Envelope, Header
 from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.contract.limits import ID_LIMIT
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
@@ -83,7 +86,7 @@ class ShadowFeed(RequestObserver):
     # the data path's threads
 
     def on_requested(
-        self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
+        self, session: ClientSession, raw: Raw, header: Header, executed: ExecutionReport | None
     ) -> None:
         """Queue a request, if it is sampled, and its execution report."""
         start = Envelope(header, session.request.client_id, session.episode_id)
@@ -115,7 +118,7 @@ class ShadowFeed(RequestObserver):
 
     # the control thread
 
-    def on_session_closed(self, session_request: SessionRequest) -> None:
+    def on_session_closed(self, session_request: OpenSessionRequest) -> None:
         """Queue the closing of the shadow sessions of a closed session."""
         self._deposits.put(partial(self._sessions.close, session_request))
 
@@ -178,7 +181,7 @@ class ShadowFeed(RequestObserver):
         """End the current wait; any thread."""
         self._deposits.put(None)
 
-    def _send_request(self, session: ClientSession, raw: bytes, start: Envelope) -> None:
+    def _send_request(self, session: ClientSession, raw: Raw, start: Envelope) -> None:
         self._forget_request()
         if not self._open_shadow(session.request):
             self._record_unsent(start, 'shadow_no_session')
@@ -188,12 +191,12 @@ class ShadowFeed(RequestObserver):
         if self._wants_second_draw(session, RequestKey.of(start)):
             self._send_second_draw(session, raw, start)
 
-    def _has_session(self, client: ShadowClient, session_request: SessionRequest) -> bool:
+    def _has_session(self, client: ShadowClient, session_request: OpenSessionRequest) -> bool:
         return self._sessions.knows(client, session_request) or self._sessions.open(
             client, session_request
         )
 
-    def _open_shadow(self, session_request: SessionRequest) -> bool:
+    def _open_shadow(self, session_request: OpenSessionRequest) -> bool:
         """Open the session with the shadow if needed; return whether it is open."""
         if self._sessions.knows(self._shadow, session_request):
             return True
@@ -210,13 +213,13 @@ class ShadowFeed(RequestObserver):
     def _wants_second_draw(self, session: ClientSession, key: RequestKey) -> bool:
         return bool(self._stochastic) and is_drawn_twice(key, self.rules.shadow_spread_percent)
 
-    def _send_second_draw(self, session: ClientSession, raw: bytes, start: Envelope) -> None:
+    def _send_second_draw(self, session: ClientSession, raw: Raw, start: Envelope) -> None:
         """Send the request to the live policy under another client_id for a second draw."""
         client, name = self._second_draw_client(session), second_draw_client_id(start.client_id)
         if client is None or len(name.encode()) > ID_LIMIT:
             self._drop('second_draw_no_room')
             return
-        if not self._has_session(client, replace(session.request, client_id=name)):
+        if not self._has_session(client, structs.replace(session.request, client_id=name)):
             self._drop('second_draw_no_session')
             return
         try:

@@ -16,6 +16,7 @@ import threading
 import time
 from typing import Any, TypeVar
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.observation import Observation
@@ -43,7 +44,7 @@ class QueuedRequest:
     """
 
     session: Session
-    raw: bytes
+    raw: Raw
     header: Header
     arrived_ns: int
     runs_dry_ns: int = 0

@@ -107,7 +107,7 @@ def incident_pair(kept: CapturedRequest) -> RecordedExchange:
         'rtc_execution_horizon': session.request.rtc_execution_horizon,
         'reply_deadline_s': session.request.reply_deadline_s,
     }
-    return RecordedExchange(kept.queued.raw, kept.reply, info)
+    return RecordedExchange(bytes(kept.queued.raw), kept.reply, info)
 
 
 def file_size(path: Path) -> int:

@@ -9,7 +9,7 @@ pauses capturing, never the server.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 import threading
@@ -17,7 +17,7 @@ import time
 
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.server.inference.request_queue import QueuedRequest
+from lerobot_serve.server.inference.request_queue import DecodedRequest, QueuedRequest
 from lerobot_serve.server.observability.capture_files import CaptureFiles, CaptureReason
 from lerobot_serve.server.observability.request_ring import CapturedRequest, RequestRing
 
@@ -68,6 +68,8 @@ class RequestCapture:
             # the reply could not be encoded
             return
         name = queued.session.session_id
+        # a copy: the memory of a request on the local path belongs to its client
+        queued = replace(queued, raw=bytes(queued.raw), decoded=DecodedRequest())
         self._ring.add(CapturedRequest(name, queued, raw, self._wall_clock()))
         code = capture_reason(queued, chunk, self._clock())
         if not code:

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 from std_srvs.srv import Trigger
 
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import (
     check_ros_reply_topic,
     format_tags,
     SessionRefused,
-    SessionRequest,
 )
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.error_replies import no_session_text
@@ -30,6 +30,7 @@ from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.sessions.session_table import Session
 from lerobot_serve.telemetry.log_throttle import LogThrottle
+from lerobot_serve_interfaces.msg import Extension
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 
 
@@ -42,8 +43,10 @@ class ReplyTopicRegistry(Protocol):
 
     def has_subscriber(self, topic: str) -> bool: ...
 
+    def offers(self, topic: str) -> list[Extension]: ...
 
-def client_summary(session_request: SessionRequest) -> str:
+
+def client_summary(session_request: OpenSessionRequest) -> str:
     """Return robot type and tags of a client, for the log."""
     tags = format_tags(session_request)
     return (session_request.robot_type or '?') + (f' ({tags})' if tags else '')
@@ -58,7 +61,7 @@ class SessionService:
         replies: ReplyTopicRegistry,
         statistics: ServerStatistics,
         observer: RequestObserver,
-        read_session_request: Callable[[OpenSession.Request], SessionRequest],
+        read_session_request: Callable[[OpenSession.Request], OpenSessionRequest],
         observation_topic: str,
     ) -> None:
         self._node, self._replies = node, replies
@@ -113,6 +116,7 @@ class SessionService:
         if session is not known:
             self._log_opened(session)
         fill_accepted(response, session, core.description, self._observation_topic)
+        response.extensions.extend(self._replies.offers(session_request.reply_topic))
         return fill_load(response, core, session_request)
 
     def _log_opened(self, session: Session) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.nodes.edge_rig import BUFFERED, CALM, LEFT, RIGHT, SAME, sessions, SHORT, without_gaps
 from support.nodes.played_robot import FPS, robot_yaml
-from support.nodes.zenoh_links import both_links
+from support.nodes.zenoh_links import both_links, every_link
 
 from lerobot_serve_interfaces.msg import EdgeState
 
@@ -46,7 +46,7 @@ def test_a_server_that_is_killed_again_and_again_leaves_the_robot_safe(edge_rig)
 
 
 @pytest.mark.slow
-@both_links
+@every_link
 def test_the_next_server_takes_over_within_what_is_buffered(edge_rig):
     servers = {LEFT: edge_rig.start_server('/left', **LONG)}
     servers[RIGHT] = edge_rig.start_server('/right', **LONG)

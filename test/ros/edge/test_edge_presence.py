@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 from support.nodes.edge_rig import CALM, EdgeRig, LEFT, RIGHT, SAME, sessions, without_gaps
-from support.nodes.zenoh_links import both_links
+from support.nodes.zenoh_links import every_link
 
 from lerobot_serve_interfaces.msg import EdgeState
 
@@ -55,7 +55,7 @@ def start_two(rig: EdgeRig) -> tuple[dict[str, subprocess.Popen], str, str]:
 
 
 @pytest.mark.slow
-@both_links
+@every_link
 @pytest.mark.parametrize('lose', [kill_process, stop_process])
 def test_a_lost_server_costs_no_stall_where_there_is_a_second(
     edge_rig, stopped, lose: Callable[[EdgeRig, subprocess.Popen], None]
@@ -104,7 +104,7 @@ def test_a_server_that_was_stopped_and_is_killed_later_is_lost_again(edge_rig):
     edge_rig.wait_for_state(EdgeState.RECONNECTING, reason='liveliness lease expired (2 s)')
 
 
-@both_links
+@every_link
 def test_a_server_that_says_goodbye_is_left_before_anything_is_asked(edge_rig):
     servers, first, second = start_two(edge_rig)
     edge_rig.stop(servers[first])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.gateway.node_rig import caller, STATE
 from support.network.ports import free_port
-from support.nodes.zenoh_links import both_links
+from support.nodes.zenoh_links import both_links, every_link
 
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 
@@ -113,7 +113,7 @@ def test_a_caller_that_is_faster_than_the_policy_gets_its_newest_request_or_too_
     }
 
 
-@both_links
+@every_link
 def test_twenty_callers_at_once_share_one_reply_topic(router_rig, gateway):
     router_rig.server('a', 'prod', max_sessions=32)
     rig = gateway(server=SERVER)

@@ -3,20 +3,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import subprocess
 import sys
 
+from msgspec.structs import replace
 import numpy as np
 import pytest
-from support.nodes.zenoh_links import both_links
+from support.nodes.zenoh_links import every_link
 from support.paths import module_environment
 
 from lerobot_serve.contract.schema import Refusal, Status
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 
-@both_links
+@every_link
 def test_a_chunk_of_an_old_session_never_reaches_the_new_one(rig):
     rig.steering.turns.close_gate()
     rig.start(policy_kind='steered')
@@ -34,7 +34,7 @@ def test_a_chunk_of_an_old_session_never_reaches_the_new_one(rig):
     assert rig.status().active_sessions == 1
 
 
-@both_links
+@every_link
 def test_a_robot_that_is_faster_than_the_policy_gets_its_newest_request_answered(rig):
     rig.steering.turns.close_gate()
     rig.start(policy_kind='steered')

@@ -147,8 +147,11 @@ class RouterRig:
     def robot(self, name: str = 'tester', **ask: object) -> SmallClient:
         """Return a robot with an open session."""
         links = getattr(self.fleet, 'links', None)
+        uses_local = getattr(self.fleet, 'uses_local', False)
         link = links.link(ROUTER) if links else None
-        client = SmallClient(self.node, ROUTER, name, link, **{'cameras': (), **ask})
+        client = SmallClient(
+            self.node, ROUTER, name, link, uses_local=uses_local, **{'cameras': (), **ask}
+        )
         client.open()
         return client
 

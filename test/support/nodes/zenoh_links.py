@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The same processes with Zenoh between robots, router and servers: a test that runs over both links
-starts its nodes as ever, and they get an endpoint each and those of their servers.
+The same processes with another link between robots, router and servers: a test that runs over
+several starts its nodes as ever. Over Zenoh they get an endpoint each and those of their servers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from lerobot_serve.zenoh.settings import ZenohSettings
 from support.network.ports import free_port
 
 both_links = pytest.mark.parametrize('link', ['ros', 'zenoh'])
+# over ROS 2 without the local path, over Zenoh, and over ROS 2 with it for robots, too
+every_link = pytest.mark.parametrize('link', ['ros_alone', 'zenoh', 'local'])
+HAVE_LOCAL = ('policy_server', 'policy_router', 'edge_controller', 'gateway')
 NAME = re.compile(r'(?:/[A-Za-z_][A-Za-z0-9_]*)+')
 SERVERS = ('slot_a', 'slot_b', 'slot_prod', 'shadow_server', 'servers', 'server')
 
@@ -62,6 +65,16 @@ class ZenohLinks:
     def close(self) -> None:
         for link in self._links.values():
             link.close()
+
+
+class PathProcesses(NodeProcesses):
+    """As NodeProcesses; `uses_local` says whether all nodes, or none, use the local path."""
+
+    uses_local: bool
+
+    def start(self, name, executable, **parameters) -> subprocess.Popen[bytes]:
+        more = {'local_path': self.uses_local} if executable in HAVE_LOCAL else {}
+        return super().start(name, executable, **{**more, **parameters})
 
 
 class ZenohProcesses(NodeProcesses):

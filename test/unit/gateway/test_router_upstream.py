@@ -19,6 +19,7 @@ from lerobot_serve.contract.data_path.chunk import retry_after
 from lerobot_serve.contract.schema import Codec, Flag, Refusal
 from lerobot_serve.contract.schema import Status as ChunkStatus
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionRequest, Status
 from lerobot_serve.gateway.parameters import GatewayParameters
@@ -87,7 +88,7 @@ async def test_each_caller_is_a_client_of_its_own_with_the_names_of_the_policy()
         assert contract.cameras == {CAMERA.name: (24, 32, 3)}
 
 
-TERMS = SessionTerms(('x',), ('y',), (CAMERA,), 25.0, 'one@11', 'tidy', (('run', '7'),))
+TERMS = SessionTerms(('x',), ('y',), (CAMERA,), 25.0, 'one@11', 'tidy', (KeyValue('run', '7'),))
 
 
 async def test_the_router_judges_the_terms_of_a_caller_each_time_a_session_is_opened():
@@ -97,7 +98,7 @@ async def test_the_router_judges_the_terms_of_a_caller_each_time_a_session_is_op
         for opened in rig.link.opened:
             assert (opened.state_names, opened.action_names) == (('x',), ('y',))
             assert (opened.fps, opened.policy, opened.task) == (25.0, 'one@11', 'tidy')
-            assert (opened.cameras, opened.tags) == ((CAMERA,), (('run', '7'),))
+            assert (opened.cameras, opened.tags) == ((CAMERA,), (KeyValue('run', '7'),))
             assert opened.robot_type == 'gateway'
         rig.link.refusal = SessionRefused(Refusal.ACTION_NAMES, 'the order differs')
         error = await refusal(rig.upstream.open(TWO, TERMS))

@@ -44,18 +44,22 @@ ALLOWED = {
     },
     'trace': {'arrays', 'contract', 'errors', 'parameters', 'atomic_file'},
     'telemetry': {'parameters', 'zenoh'},
-    'zenoh': {'contract', 'parameters', 'errors', 'private_file'},
+    'local': {'contract', 'errors', 'parameters'},
+    'zenoh': {'contract', 'local', 'parameters', 'errors', 'private_file'},
     # plain Python without ROS, installed alone
-    'client': {'arrays', 'contract', 'errors', 'access', 'session', 'zenoh'},
-    'server': {*GROUND, 'policies', 'quotas', 'versions', 'zenoh'},
-    'edge': {*GROUND, 'cage', 'session', 'zenoh'},
-    'router': {*GROUND, 'cage', 'quotas', 'requirements', 'zenoh'},
-    'gateway': {*GROUND, 'peer_formats', 'access', 'requirements', 'session', 'zenoh'},
+    'client': {'arrays', 'contract', 'errors', 'access', 'local', 'session', 'zenoh'},
+    'server': {*GROUND, 'local', 'policies', 'quotas', 'versions', 'zenoh'},
+    'edge': {*GROUND, 'cage', 'local', 'session', 'zenoh'},
+    'router': {*GROUND, 'cage', 'local', 'quotas', 'requirements', 'zenoh'},
+    'gateway': {
+        *GROUND,
+        *('peer_formats', 'access', 'local', 'requirements', 'session', 'zenoh'),
+    },
     'sim': {'arrays', 'contract', 'parameters', 'errors'},
     'learner': {*GROUND, 'experience', 'policies', 'requirements', 'versions'},
     'ros': {
         *('arrays', 'child_process', 'contract', 'parameters', 'errors', 'shared_memory'),
-        *('entry_points', 'picture_headers', 'zenoh'),
+        *('entry_points', 'local', 'picture_headers', 'zenoh'),
     },
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
     'tools': {

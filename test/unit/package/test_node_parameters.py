@@ -132,7 +132,7 @@ LIVE = {
     'drain_timeout_s': 1.0,
 }
 # what a run of the process has one of: its name, its port, its trace
-OF_THE_RUN = ('metrics_', 'trace_', 'capture_', 'max_capture_', 'zenoh_')
+OF_THE_RUN = ('local', 'metrics_', 'trace_', 'capture_', 'max_capture_', 'zenoh_')
 AT_START = {'autostart', 'policy_root', 'slot', 'status_period_s'} | {
     spec.name for spec in parameter_specs(ServerParameters) if spec.name.startswith(OF_THE_RUN)
 }

@@ -8,10 +8,11 @@ from functools import partial
 from lerobot_serve.contract.names import node_name
 from lerobot_serve.edge.session.servers import Loss
 from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks
+from lerobot_serve.local.path import MakePath
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
-from lerobot_serve.zenoh.session_client import ServiceMessages, ZenohSessionClient
+from lerobot_serve.zenoh.session_client import ZenohSessionClient
 
 
 class ZenohServerLink:
@@ -22,17 +23,20 @@ class ZenohServerLink:
         link: ZenohLink,
         servers: tuple[str, ...],
         client_id: str,
-        messages: ServiceMessages,
         callbacks: ReplyCallbacks,
+        make_path: MakePath | None = None,
     ) -> None:
+        """`make_path` makes the local path to a server of this host; None: without."""
         self._link, self._callbacks = link, callbacks
         self._present: dict[str, bool] = {}
         self.clients: dict[str, ZenohSessionClient] = {}
         for server in servers:
             on_presence = partial(self._on_presence, server)
-            self.clients[server] = ZenohSessionClient(
-                link, node_name(server), Role.ROBOT, client_id, messages, on_presence
+            client = self.clients[server] = ZenohSessionClient(
+                link, node_name(server), Role.ROBOT, client_id, on_presence
             )
+            if make_path:
+                client.local = make_path(callbacks.on_chunk, partial(on_presence, False))
         self._replies = ZenohReplies(
             link,
             {server: client.keys for server, client in self.clients.items()},

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 import shutil
 
+from msgspec.structs import replace
 import pytest
 from support.nodes.small_client import SmallClient
-from support.nodes.zenoh_links import both_links
+from support.nodes.zenoh_links import both_links, every_link
 
 from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.router.storage.sqlite_store import SqliteStore
@@ -74,7 +74,7 @@ def test_a_replica_that_hangs_is_left_and_used_again_when_it_goes_on(pair):
     assert replica(pair, 'a', first).probes > 0
 
 
-@both_links
+@every_link
 def test_an_episode_leaves_a_dead_slot_and_its_next_chunk_says_so(router_rig):
     router_rig.slots()
     client, episode = router_rig.robot(), router_rig.episode('b')

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The local path of a client to one server, inside a link that carries everything else.
+
+Any thread opens, sends and closes; the thread `local` of a connection delivers replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+import socket
+import threading
+import time
+
+from msgspec.structs import replace
+
+from lerobot_serve.contract.cdr import Outgoing, Parts
+from lerobot_serve.contract.records import OpenSessionResponse
+from lerobot_serve.local import frames
+from lerobot_serve.local.access import Access, SAME_USER
+from lerobot_serve.local.frames import Frame
+from lerobot_serve.local.offer import Offer, socket_address, take
+from lerobot_serve.local.pages import WrittenPage, WrittenPages
+
+CONNECT_TIMEOUT_S = 1.0
+# of what receives chunks, and of what learns that a server was killed
+MakePath = Callable[[Callable[[bytes], None], Callable[[], None]], 'LocalPath']
+
+
+class NotAttached(Exception):
+    """The server does not send the replies of a session here, for the reason in the text."""
+
+
+class LocalConnection:
+    """A connection to one server. See the module for threads."""
+
+    def __init__(
+        self,
+        address: str,
+        access: Access,
+        on_chunk: Callable[[bytes], None],
+        on_end: Callable[[LocalConnection, bool], None],
+    ) -> None:
+        """`on_end` gets whether the server was lost. Raises OSError."""
+        self.address, self._on_chunk, self._on_end = address, on_chunk, on_end
+        self._pages, self._lock = WrittenPages(), threading.Lock()
+        self.is_closed = False
+        self._answered, self._answer = threading.Event(), b''
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._socket.settimeout(CONNECT_TIMEOUT_S)
+            self._socket.connect(socket_address(address))
+            if not access.is_allowed(self._socket):
+                raise PermissionError('the server belongs to another user')
+            self._socket.settimeout(None)
+        except BaseException:
+            self._socket.close()
+            raise
+        threading.Thread(target=self._run, name='local', daemon=True).start()
+
+    def attach(self, token: bytes) -> None:
+        """Have the replies of a session sent here. Raises OSError and NotAttached."""
+        self._answered.clear()
+        self._socket.send(frames.attach(token), socket.MSG_NOSIGNAL)
+        if not self._answered.wait(CONNECT_TIMEOUT_S):
+            raise NotAttached(f'the server did not answer within {CONNECT_TIMEOUT_S:g} s')
+        if self.is_closed:
+            raise NotAttached('the server has gone')
+        if self._answer != frames.WELCOME:
+            raise NotAttached(self._answer[1:].decode(errors='replace'))
+
+    def send(self, raw: Outgoing, lifespan_s: float) -> bool:
+        """Send a request; return False where it must take the link around this path."""
+        if self.is_closed:
+            return False
+        expires_ns = time.monotonic_ns() + int(lifespan_s * 1e9)
+        with self._lock:
+            try:
+                parts = raw.buffers if isinstance(raw, Parts) else (raw,)
+                written = self._pages.write(parts, len(raw))
+            except OSError:
+                # no memory
+                return False
+            return written is not None and self._send_page(*written, len(raw), expires_ns)
+
+    def _send_page(self, number: int, page: WrittenPage, size: int, expires_ns: int) -> bool:
+        """Tell the server of a request; return False for one that does not read, or is lost."""
+        frame = frames.request(frames.Request(number, size, expires_ns))
+        flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+        try:
+            if page.is_handed_over:
+                self._socket.send(frame, flags)
+            else:
+                socket.send_fds(self._socket, (frame,), (page.descriptor,), flags)
+                page.hand_over()
+        except OSError:
+            page.free()
+            return False
+        return True
+
+    def _run(self) -> None:
+        """Deliver replies until either side closes."""
+        is_lost = True
+        while True:
+            try:
+                frame = self._socket.recv(frames.FRAME_BYTES_LIMIT)
+            except OSError:
+                frame = b''
+            if not frame:
+                break
+            if frame[0] == Frame.CHUNK:
+                self._on_chunk(frame[1:])
+            elif frame[0] == Frame.CLOSE:
+                is_lost = False
+                break
+            else:
+                self._answer = frame
+                self._answered.set()
+        # first: a busy sender would keep the lock from this thread
+        is_lost, self.is_closed = is_lost and not self.is_closed, True
+        with self._lock:
+            self._pages.close()
+            self._socket.close()
+        self._answered.set()
+        self._on_end(self, is_lost)
+
+    def close(self) -> None:
+        """End the thread, which closes the rest."""
+        self.is_closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class LocalPath:
+    """
+    The path of one client, without a connection until a server offers one. `on_chunk` and
+    `on_lost`, for a server that was killed, run in the thread `local`.
+    """
+
+    def __init__(
+        self,
+        on_chunk: Callable[[bytes], None],
+        on_lost: Callable[[], None],
+        *,
+        lifespan_s: float,
+        access: Access = SAME_USER,
+        log: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """A server does not begin on a request that is older than `lifespan_s`."""
+        self._on_chunk, self._on_lost, self._lifespan_s = on_chunk, on_lost, lifespan_s
+        self._access, self._log = access, log
+        self._connection: LocalConnection | None = None
+        self._opening, self._changing = threading.Lock(), threading.Lock()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    def accept(self, reply: OpenSessionResponse) -> OpenSessionResponse:
+        """
+        Use what a server offers with a session, if this process can; return the reply without the
+        offer, which is for this client alone. Blocks for a moment.
+        """
+        offered, others = take(reply.extensions)
+        if offered:
+            self.use(offered)
+        return replace(reply, extensions=tuple(others))
+
+    def use(self, offer: Offer) -> None:
+        """Use an offer, if this process can. Blocks for a moment."""
+        with self._opening:
+            try:
+                self._attach(offer)
+            except (FileNotFoundError, ConnectionRefusedError):
+                # a server of another host, or of another container
+                return
+            except (OSError, NotAttached) as error:
+                self._log(f'the local path of the server is not used: {error}')
+
+    def _attach(self, offer: Offer) -> None:
+        """Raises OSError and NotAttached."""
+        connection = self._connection
+        if connection is None or connection.address != offer.address:
+            self.close()
+            connection = LocalConnection(offer.address, self._access, self._on_chunk, self._on_end)
+        try:
+            connection.attach(offer.token)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        # its server may have been killed meanwhile
+        if connection.is_closed:
+            self._on_end(connection, is_lost=True)
+
+    def _on_end(self, connection: LocalConnection, is_lost: bool) -> None:
+        with self._changing:
+            is_current = self._connection is connection
+            if is_current:
+                self._connection = None
+        if is_current and is_lost:
+            self._on_lost()
+
+    def send(self, raw: Outgoing) -> bool:
+        """Send a request; return False where it must take the link around this path."""
+        connection = self._connection
+        return connection is not None and connection.send(raw, self._lifespan_s)
+
+    def close(self) -> None:
+        """End the connection."""
+        connection, self._connection = self._connection, None
+        if connection:
+            connection.close()
+
+
+class NoPath(LocalPath):
+    """A path that is never used."""
+
+    def use(self, offer: Offer) -> None:
+        pass
+
+
+NO_PATH = NoPath(lambda _: None, lambda: None, lifespan_s=0.0)
