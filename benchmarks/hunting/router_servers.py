@@ -13,7 +13,7 @@ import numpy as np
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import read_envelope
-from lerobot_serve.contract.records import OpenSessionRequest, ServerStatus
+from lerobot_serve.contract.records import GetStatusResponse, OpenSessionRequest, ServerStatus
 from lerobot_serve.contract.schema import Flag, Refusal, StateClass, Status
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 
@@ -140,12 +140,11 @@ class RouterModelClient:
         self._call()
         return SimpleNamespace(acknowledged=True, text='')
 
-    def status(self, timeout_s: float) -> SimpleNamespace:
+    def status(self, timeout_s: float) -> GetStatusResponse:
         self._call()
-        return SimpleNamespace(
-            state_names=list(NAMES),
-            action_names=list(NAMES),
-            cameras=[],
+        return GetStatusResponse(
+            state_names=NAMES,
+            action_names=NAMES,
             observation_steps=1,
             observation_stride_steps=1,
         )

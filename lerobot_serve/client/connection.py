@@ -13,6 +13,7 @@ import threading
 import time
 from typing import cast
 
+from lerobot_serve.allocator import keep_freed_memory
 from lerobot_serve.client.errors import ClientClosed, ServerUnavailable, WrongSettings
 from lerobot_serve.client.link import LinkCallbacks, ServerLink, ZenohServerLink
 from lerobot_serve.client.results import PolicyInfo
@@ -190,6 +191,8 @@ class ClientFacts:
 def make_connection(settings: ClientSettings) -> Connection:
     """Return a connection, whose server need not be there. Raises WrongSettings."""
     make_link: LinkFactory
+    if settings.keep_memory:
+        keep_freed_memory()
     if settings.gateway:
         try:
             # an installation for Zenoh alone has neither grpcio nor protobuf

@@ -62,6 +62,7 @@ class ClientSettings:
     is_name_fixed: bool
     gateway: GatewayAddress | None = None
     local_path: bool = True
+    keep_memory: bool = True
 
     def session_name(self, used: Iterable[str], given: str = '') -> str:
         """
@@ -92,6 +93,7 @@ class ServerOptions(TypedDict, total=False):
     token: str
     tls_ca: str | Path | None
     local_path: bool
+    keep_memory: bool
 
 
 class SessionOptions(TypedDict, total=False):
@@ -118,6 +120,7 @@ def client_settings(
     token: str = '',
     tls_ca: str | Path | None = None,
     local_path: bool = True,
+    keep_memory: bool = True,
 ) -> ClientSettings:
     """Return checked settings. Raises WrongSettings."""
     connect = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
@@ -128,7 +131,9 @@ def client_settings(
         given = prefixed(client_id or default_client_id())
         caller_name(given, CLIENT_PREFIX)
         limit_s = checked_timeout(timeout_s)
-        return ClientSettings(gateway.url, None, given, limit_s, False, gateway)
+        return ClientSettings(
+            gateway.url, None, given, limit_s, False, gateway, keep_memory=keep_memory
+        )
     check_only_for_gateways({'token': token, 'tls_ca': tls_ca})
     if gateways := [each for each in connect if is_gateway(each)]:
         raise WrongSettings(
@@ -158,7 +163,15 @@ def client_settings(
             f'client_id is {given[:80]!r}', f'give a printable name of at most {ID_LIMIT} bytes'
         )
     limit_s = checked_timeout(timeout_s)
-    return ClientSettings(name, zenoh, given, limit_s, bool(keys), local_path=local_path)
+    return ClientSettings(
+        name,
+        zenoh,
+        given,
+        limit_s,
+        bool(keys),
+        local_path=local_path,
+        keep_memory=keep_memory,
+    )
 
 
 def key_name(keys: Path) -> str:

@@ -40,6 +40,9 @@ class PolicyClient(ClientFacts, Closing):
         token      for a gateway that has tokens
         tls_ca     PEM file of the authority of a gateway; None: those of the system
         local_path pass requests in shared memory where the server is on this host
+        keep_memory
+                   have the allocator of this process keep up to 256 MB of freed memory: without,
+                   each request of several images costs hundreds of page faults
         """
         settings = client_settings(server, **options)
         connection = make_connection(settings)

@@ -15,7 +15,7 @@ from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.image_codec import decode
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.services.policy_service import (
     Action,
@@ -32,7 +32,7 @@ from lerobot_serve.gateway.callers.predictions import (
     PredictionRequest,
     Status,
 )
-from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
+from lerobot_serve.gateway.upstream import PolicyContract
 
 STATUSES = ENUMS['Status']
 CODECS = {ENUMS['Encoding']['RGB8']: Codec.RAW, ENUMS['Encoding']['JPEG']: Codec.JPEG}
@@ -155,9 +155,9 @@ def invalid(text: str) -> PredictionError:
     return PredictionError(Status.INVALID, text)
 
 
-def terms_of(session: Any) -> SessionTerms:
+def terms_of(session: Any) -> OpenSessionRequest:
     """Return the terms in a Session; the server judges them."""
-    return SessionTerms(
+    return OpenSessionRequest(
         state_names=tuple(session.state_names),
         action_names=tuple(session.action_names),
         cameras=tuple(

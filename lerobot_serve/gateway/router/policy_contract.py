@@ -14,7 +14,7 @@ from lerobot_serve.contract.records import (
 )
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
-from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
+from lerobot_serve.gateway.upstream import PolicyContract
 
 # between the policies of a router's slots, and between id and hash of a fingerprint
 POLICY_SEPARATOR, HASH_SEPARATOR = '|', '@'
@@ -70,7 +70,7 @@ def policy_id(fingerprint: str) -> str:
     return POLICY_SEPARATOR.join(part.partition(HASH_SEPARATOR)[0] for part in parts)
 
 
-def request_on_terms(request: OpenSessionRequest, terms: SessionTerms) -> OpenSessionRequest:
+def request_on_terms(request: OpenSessionRequest, terms: OpenSessionRequest) -> OpenSessionRequest:
     """
     Return the request with the terms of its caller; the router judges them. Raises PredictionError
     for another policy than the gateway requires.

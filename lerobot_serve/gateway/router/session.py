@@ -18,7 +18,11 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Unencodable
-from lerobot_serve.contract.records import OpenSessionResponse, ResetEpisodeRequest
+from lerobot_serve.contract.records import (
+    OpenSessionRequest,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+)
 from lerobot_serve.gateway.callers.caller_session import SUPERSEDED
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -32,7 +36,6 @@ from lerobot_serve.gateway.upstream import (
     check_request,
     check_same_names,
     PolicyContract,
-    SessionTerms,
 )
 from lerobot_serve.session.numbers import SessionNumbers
 
@@ -47,7 +50,7 @@ class SessionHost(Protocol):
     def images(self) -> ImageEncoder: ...
 
     async def open_session(
-        self, client_id: str, epoch: int, terms: SessionTerms | None
+        self, client_id: str, epoch: int, terms: OpenSessionRequest | None
     ) -> tuple[OpenSessionResponse, PolicyContract]:
         """Open a session. Raises PredictionError."""
 
@@ -82,7 +85,7 @@ class RouterSession:
         self,
         client_id: str,
         host: SessionHost,
-        terms: SessionTerms | None = None,
+        terms: OpenSessionRequest | None = None,
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:

@@ -36,7 +36,7 @@ from lerobot_serve.gateway.router.server_link import (
     ServerLink,
 )
 from lerobot_serve.gateway.router.session import RouterSession
-from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
+from lerobot_serve.gateway.upstream import PolicyContract
 
 T = TypeVar('T')
 # calls that block, such as sessions that are opened at once
@@ -83,7 +83,7 @@ class RouterUpstream:
         """Return what is served now. Raises PredictionError (UNAVAILABLE)."""
         return await self._availability.refresh()
 
-    async def open(self, caller: Caller, terms: SessionTerms | None = None) -> RouterSession:
+    async def open(self, caller: Caller, terms: OpenSessionRequest | None = None) -> RouterSession:
         """Open the session of a caller. Raises PredictionError."""
         session = RouterSession(caller.client_id, self, terms)
         self._sessions[caller.client_id] = session
@@ -110,7 +110,7 @@ class RouterUpstream:
     # for the sessions
 
     async def open_session(
-        self, client_id: str, epoch: int, terms: SessionTerms | None
+        self, client_id: str, epoch: int, terms: OpenSessionRequest | None
     ) -> tuple[OpenSessionResponse, PolicyContract]:
         """Open a session. Raises PredictionError."""
         contract = await self._availability.require()

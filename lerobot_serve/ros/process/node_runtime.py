@@ -28,6 +28,7 @@ from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
+from lerobot_serve.allocator import keep_freed_memory
 from lerobot_serve.entry_points import (
     exit_at_once,
     EXIT_TIMEOUT_S,
@@ -37,7 +38,6 @@ from lerobot_serve.entry_points import (
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros.process import command_line, fastdds_profile
-from lerobot_serve.ros.process.allocator import keep_freed_memory
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.event_threads import EventThreads, STUCK_LOOKS
 from lerobot_serve.ros.process.executor import RobustExecutor

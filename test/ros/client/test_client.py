@@ -178,3 +178,15 @@ def test_two_servers_of_one_name_are_not_used(rig):
                 'policy_server', endpoints=(first, second), timeout_s=1.0
             ) as client:
                 client.describe()
+
+
+@pytest.mark.parametrize('offers', [True, False])
+def test_a_client_of_the_same_host_uses_the_local_path_where_it_is_offered(rig, offers):
+    rig.start(policy_kind='null', policy_path=SHAPE, local_path=offers)
+    for uses in (True, False):
+        with connect(rig, local_path=uses) as client, client.open() as session:
+            for _ in range(20):
+                assert session.predict(STATE, images(session)).actions.shape == (30, 6)
+            local = session._plans._link._client.local
+            assert local.is_connected is (offers and uses)
+    assert set(rig.drops()) == set()

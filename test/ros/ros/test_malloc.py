@@ -11,7 +11,7 @@ import pytest
 
 FAULTS = """
 import resource
-from lerobot_serve.ros.process.allocator import keep_freed_memory
+from lerobot_serve.allocator import keep_freed_memory
 if {keep}:
     assert keep_freed_memory()
 for round in range(40):

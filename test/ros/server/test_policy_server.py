@@ -138,10 +138,8 @@ def test_a_closed_session_answers_no_more(client, drops):
 
 
 def test_reset_is_acknowledged_for_the_open_session_only(client):
-    request = ResetEpisodeRequest('tester', 1, 1)
-    assert client.reset(request).acknowledged
-    request.session_epoch = 5
-    reply = client.reset(request)
+    assert client.reset(ResetEpisodeRequest('tester', 1, 1)).acknowledged
+    reply = client.reset(ResetEpisodeRequest('tester', 5, 1))
     assert not reply.acknowledged
     assert 'epoch 5' in reply.text
 

@@ -17,7 +17,8 @@ from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.msg import RouterState
 
-SUCCESS, FAILURE, LIMIT_S = *EpisodeOutcome.Outcome, 30.0
+SUCCESS, FAILURE, _ = EpisodeOutcome.Outcome
+LIMIT_S = 30.0
 
 
 def report(client: ZenohSessionClient, **outcome: object) -> tuple[bool, str]:

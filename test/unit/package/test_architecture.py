@@ -17,6 +17,7 @@ GROUND = {'arrays', 'contract', 'parameters', 'picture_headers', 'errors', 'trac
 GROUND |= {'atomic_file', 'child_process', 'files', 'private_file', 'ros_home', 'state_folder'}
 NODES = {'server', 'edge', 'router', 'sim', 'gateway', 'learner'}
 ALLOWED = {
+    'allocator': set(),
     'arrays': set(),
     'picture_headers': {'arrays'},
     'contract': {'arrays', 'picture_headers'},
@@ -47,7 +48,7 @@ ALLOWED = {
     'local': {'contract', 'errors', 'parameters'},
     'zenoh': {'contract', 'local', 'parameters', 'errors', 'private_file'},
     # plain Python without ROS, installed alone
-    'client': {'arrays', 'contract', 'errors', 'access', 'local', 'session', 'zenoh'},
+    'client': {'allocator', 'arrays', 'contract', 'errors', 'access', 'local', 'session', 'zenoh'},
     'server': {*GROUND, 'local', 'policies', 'quotas', 'versions', 'zenoh'},
     'edge': {*GROUND, 'cage', 'local', 'session', 'zenoh'},
     'router': {*GROUND, 'cage', 'local', 'quotas', 'requirements', 'zenoh'},
@@ -58,8 +59,8 @@ ALLOWED = {
     'sim': {'arrays', 'contract', 'parameters', 'errors'},
     'learner': {*GROUND, 'experience', 'policies', 'requirements', 'versions'},
     'ros': {
-        *('arrays', 'child_process', 'contract', 'parameters', 'errors', 'shared_memory'),
-        *('entry_points', 'local', 'picture_headers', 'zenoh'),
+        *('allocator', 'arrays', 'child_process', 'contract', 'parameters', 'errors'),
+        *('shared_memory', 'entry_points', 'local', 'picture_headers', 'zenoh'),
     },
     # reads what the nodes wrote, and tries their parts before they run; no node imports it
     'tools': {
