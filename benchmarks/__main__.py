@@ -10,16 +10,19 @@ import os
 from pathlib import Path
 import signal
 import sys
+from typing import Any
 
 import rclpy
 
 from benchmarks.harness import machine
 from benchmarks.results import page, report
+from benchmarks.results.parts import measure_parts
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.private_domain import reserve_domain
 
 EXAMPLE = 'example: make bench BENCH="round_trip --rounds 200"'
-# the module or package benchmarks.NAME has ABOUT, PARAMETERS and measure(rounds, folder)
+# the module benchmarks.NAME has ABOUT, PARAMETERS and measure(rounds, folder); a package has ABOUT
+# and PARTS, which are such modules
 NAMES = (
     'round_trip',
     'many_robots',
@@ -56,7 +59,10 @@ SPECIFIC = {
     'seed': ('hunt', 'loop_kills', 'local_kills', 'site_faults'),
     'mutations': ('pickles',),
     'kills': ('loop_kills', 'local_kills', 'site_faults'),
+    'pauses_ms': ('round_trip',),
 }
+# those that are no counts
+UNBOUNDED = ('seed', 'pauses_ms')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--mutations', type=int, help='pickles only: mutated pickles to read (10000000)'
+    )
+    parser.add_argument(
+        '--pauses-ms',
+        metavar='MS[,MS]',
+        help='round_trip only: how long to rest before each trip (0,10,30)',
     )
     parser.add_argument('--out', type=Path, default=OUT, help=f'folder for results ({OUT})')
     parser.add_argument(
@@ -129,17 +140,17 @@ def measure(options: argparse.Namespace) -> int:
     return 0
 
 
-def specific_options(options: argparse.Namespace) -> dict[str, int]:
+def specific_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that only some benchmarks take. Raises UserError."""
     found = {n: value for n in SPECIFIC if (value := getattr(options, n)) is not None}
     for name, value in found.items():
-        takers = SPECIFIC[name]
+        takers, option = SPECIFIC[name], name.replace('_', '-')
         if len(options.names) != 1 or options.names[0] not in takers:
             raise UserError(
-                f'--{name} is for {" or ".join(takers)}: '
-                f'make bench BENCH="{takers[0]} --{name} {value}"'
+                f'--{option} is for {" or ".join(takers)}: '
+                f'make bench BENCH="{takers[0]} --{option} {value}"'
             )
-        if name != 'seed' and not 1 <= value <= COUNT_LIMIT:
+        if name not in UNBOUNDED and not 1 <= value <= COUNT_LIMIT:
             raise UserError(f'--{name} must be in [1, {COUNT_LIMIT}], got {value}')
     return found
 
@@ -161,15 +172,19 @@ def write_page(results: Path, folder: Path) -> None:
     print(f'wrote {folder}/benchmarks.md and {len(plots)} plots in {folder / PLOTS}')
 
 
-def run(name: str, rounds: int, folder: Path, **more: int) -> None:
+def run(name: str, rounds: int, folder: Path, **more: Any) -> None:
     """Run one benchmark; `more` is what it alone takes. Raises UserError."""
     module = import_module(f'benchmarks.{name}')
     here = machine.facts(rclpy.get_rmw_implementation_identifier())
     print(f'{name}: {module.ABOUT}', flush=True)
     print(f'  {here["cpu"]}, {here["cores"]} cores, load {here["load_average"][0]}\n', flush=True)
-    cases = module.measure(rounds, folder, **more)
-    parameters = {'rounds': rounds, **module.PARAMETERS}
-    file = report.write(folder, report.as_json(name, module.ABOUT, here, parameters, cases))
+    if hasattr(module, 'PARTS'):
+        cases, parameters = measure_parts(module.__name__, module.PARTS, rounds, folder), {}
+    else:
+        cases, parameters = module.measure(rounds, folder, **more), module.PARAMETERS
+    file = report.write(
+        folder, report.as_json(name, module.ABOUT, here, {'rounds': rounds, **parameters}, cases)
+    )
     print(f'{report.table(cases)}\n\nwrote {file}\n', flush=True)
 
 

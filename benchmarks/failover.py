@@ -296,6 +296,22 @@ def robot(way: FailoverSetup, name: str, seed: int, link: DemoLink) -> list[Proc
     ]
 
 
+def witnessed_stage(
+    stack: contextlib.ExitStack, robots: int, folder: Path
+) -> tuple[FleetStage, CommandRecorder]:
+    """Return a stage for so many robots, and what records their commands."""
+    runtime = NodeRuntime([])
+    stack.callback(runtime.close)
+    monitor = DemoMonitor(runtime, Scoreboard(robot_names(robots)))
+    witness = CommandRecorder(runtime, monitor.board)
+    runtime.add(monitor)
+    runtime.add(witness)
+    runtime.spin_in_background()
+    client = stack.enter_context(FleetClient(LIMIT_S, node=monitor))
+    processes = stack.enter_context(node_processes(folder, dict(os.environ)))
+    return FleetStage(processes, client, monitor.board, folder), witness
+
+
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return a case for each way to recover. Main thread. Raises UserError."""
     if importlib.util.find_spec('torch') is None:
@@ -309,16 +325,7 @@ def measure_setup(way: FailoverSetup, kills: int, folder: Path) -> Case:
     with contextlib.ExitStack() as stack:
         # what a router of an earlier run remembers must not matter
         state = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
-        monitor = DemoMonitor(runtime, Scoreboard(robot_names(way.robots)))
-        witness = CommandRecorder(runtime, monitor.board)
-        runtime.add(monitor)
-        runtime.add(witness)
-        runtime.spin_in_background()
-        client = stack.enter_context(FleetClient(LIMIT_S, node=monitor))
-        processes = stack.enter_context(node_processes(folder, dict(os.environ)))
-        stage = FleetStage(processes, client, monitor.board, folder)
+        stage, witness = witnessed_stage(stack, way.robots, folder)
         scene = FailoverScenario(way, stage, witness, state)
         scene.start()
         samples = [scene.kill() for _ in range(kills)]

@@ -29,7 +29,7 @@ from benchmarks.harness import profiler
 from benchmarks.harness.client import READY_TIMEOUT_S
 from benchmarks.harness.load_generator import LoadGenerator, PacedCounts
 from benchmarks.harness.nodes import memory_mb
-from benchmarks.harness.processes import cpu_s, ended_children_cpu_s, module_command
+from benchmarks.harness.processes import cpu_s, ended_children_cpu_s, module_command, wait_until
 from benchmarks.harness.router_process import picture
 from benchmarks.results.growth import fleet_case, FleetRun, growth_case, steady_case, uncounted
 from benchmarks.results.report import Case
@@ -37,7 +37,6 @@ from benchmarks.results.windows import cpu_ms, Window
 from benchmarks.site import postgres
 from benchmarks.site.processes import LINKS, ROS, site_layout, start_site
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve_interfaces.msg import RouterState
@@ -142,11 +141,12 @@ class RoutedFleet:
 
     def _drops(self) -> Counter[str]:
         """Wait until all routers have reported what they count now. Raises UserError."""
-        now_s, deadline = time.time(), time.monotonic() + READY_TIMEOUT_S
-        while not all(self._is_later(name, now_s) for name in self._routers):
-            if time.monotonic() > deadline:
-                raise UserError('a router reports no state any more; see router_1.log')
-            time.sleep(0.02)
+        now_s = time.time()
+        wait_until(
+            lambda: all(self._is_later(name, now_s) for name in self._routers),
+            'a router reports no state any more; see router_1.log',
+            READY_TIMEOUT_S,
+        )
         return Counter(
             {
                 reason: sum(d.count for s in self._states.values() for d in s.dropped

@@ -23,14 +23,15 @@ import time
 
 from benchmarks.harness.client import SERVER
 from benchmarks.harness.load_generator import LoadGenerator
+from benchmarks.harness.machine import load
 from benchmarks.harness.nodes import memory_mb, running
 from benchmarks.harness.processes import cpu_s, free_endpoints
 from benchmarks.peers import comparison, fleet_results
 from benchmarks.peers.fleet_results import FleetReplies, MeasuredBlock
-from benchmarks.peers.peer import Peer
+from benchmarks.peers.peer import Peer, start_peers, versions
 from benchmarks.peers.peer_process import frames, ImageSet, JOINTS, READY_S
+from benchmarks.peers.this_package import listen, policy_parameters
 from benchmarks.results.report import Case
-from benchmarks.round_trip.peers import listen, policy_parameters, start_peers, versions
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
@@ -38,6 +39,7 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime
 ABOUT = 'many robots ask one server: this package against its peers'
 COUNTS, RATE_HZ, SIZE = (1, 8, 32, 100), 2.0, ImageSet(2, 224, 224)
 BLOCKS, SECONDS_A_ROUND, LEAST_S, WARM_UP_S = 4, 0.025, 1.0, 1.0
+PEERS = {comparison.LEROBOT: 'lerobot', comparison.OPENPI: 'openpi'}
 # its server holds one; what becomes of a few says what becomes of more
 LEROBOT_MOST = 8
 SERVER_OVER_ZENOH = f'{SERVER}_zenoh'
@@ -96,7 +98,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
                 stack, over_zenoh, SERVER_OVER_ZENOH, folder, **listen(endpoint)
             ),
         }
-        peers, left_out = start_peers(stack, 'robots', folder)
+        peers, left_out = start_peers(stack, PEERS, 'robots', folder)
         kinds |= {name: peer_fleet(name, peer) for name, peer in peers.items()}
         cases = [case for count in COUNTS for case in measure_count(kinds, count, seconds)]
         measured = Case('versions', dict(versions(peers)))
@@ -115,7 +117,7 @@ def measure_count(kinds: dict[str, RobotFleet], count: int, seconds: float) -> l
             blocks[who].append(kind.block(seconds))
     cases = fleet_results.cases(count, blocks)
     for case in cases:
-        case.parameters['load_after'] = round(os.getloadavg()[0], 2)
+        case.parameters['load_after'] = load()
     return cases + [not_measured_case(count, who) for who in kinds if who not in asking]
 
 

@@ -19,22 +19,19 @@ import subprocess
 import sys
 import time
 
-from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 
 from benchmarks.harness import flood
 from benchmarks.harness.client import READY_TIMEOUT_S
 from benchmarks.harness.load_generator import LoadGenerator
-from benchmarks.harness.processes import child
+from benchmarks.harness.nodes import set_parameter, spinning
+from benchmarks.harness.processes import child, wait_until
 from benchmarks.harness.router_process import ROUTER, start_router
 from benchmarks.many_robots import JOINT_NAMES
 from benchmarks.peers.peer_process import frames, ImageSet
+from benchmarks.peers.this_package import policy_parameters
 from benchmarks.results.report import Case
-from benchmarks.round_trip.peers import policy_parameters
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.errors import UserError
-from lerobot_serve.ros.contract.service_call import call_service
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.telemetry.percentiles import summarize
 
 ABOUT = 'one robot sends a hundred times its quota: what the others feel'
@@ -73,11 +70,9 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 def measure_size(size: ImageSet, seconds: float, folder: Path) -> list[Case]:
     """Start router, server, robots and flood; measure, and end them. Raises UserError."""
     with contextlib.ExitStack() as stack:
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
-        swarm = LoadGenerator(runtime, (ROUTER,), topics=ROBOTS)
-        runtime.add(swarm)
-        runtime.spin_in_background()
+        swarm = stack.enter_context(
+            spinning(lambda runtime: LoadGenerator(runtime, (ROUTER,), topics=ROBOTS))
+        )
         policy = policy_parameters(size) | {'max_sessions': ROBOTS + 1}
         start_router(stack, swarm, ('prod',), policy, folder)
         named = {f'observation.images.{name}': frame for name, frame in frames(size).items()}
@@ -86,7 +81,8 @@ def measure_size(size: ImageSet, seconds: float, folder: Path) -> list[Case]:
         flooding = stack.enter_context(start_flood(size, folder))
         cases = []
         for rule in ([RULE], []):
-            set_quotas(swarm, rule)
+            quotas = Parameter('quotas', Parameter.Type.STRING_ARRAY, rule)
+            set_parameter(swarm, ROUTER, quotas)
             felt = alternate(swarm, flooding, seconds)
             cases.append(describe(size, bool(rule), felt))
         return cases
@@ -99,23 +95,13 @@ def start_flood(size: ImageSet, folder: Path) -> Iterator[subprocess.Popen]:
     command += [str(QUOTA_HZ * TIMES_QUOTA), str(size)]
     log = folder / 'flood.log'
     with child(command, log) as process:
-        deadline_s = time.monotonic() + READY_TIMEOUT_S
-        while flood.READY_TEXT not in log.read_text():
-            if process.poll() is not None or time.monotonic() > deadline_s:
-                raise UserError(f'the flood did not start; see {log}')
-            time.sleep(0.1)
+        wait_until(
+            lambda: flood.READY_TEXT in log.read_text(),
+            f'the flood did not start; see {log}',
+            READY_TIMEOUT_S,
+            process,
+        )
         yield process
-
-
-def set_quotas(swarm: LoadGenerator, rules: list[str]) -> None:
-    """Change the quotas of the router. Raises UserError."""
-    client = swarm.create_client(SetParameters, f'{ROUTER}/set_parameters')
-    value = Parameter('quotas', Parameter.Type.STRING_ARRAY, rules)
-    request = SetParameters.Request(parameters=[value.to_parameter_msg()])
-    (result,) = call_service(client, request, READY_TIMEOUT_S).results
-    swarm.destroy_client(client)
-    if not result.successful:
-        raise UserError(f'quotas were not changed: {result.reason}')
 
 
 def alternate(swarm: LoadGenerator, flooding: subprocess.Popen, seconds: float) -> Felt:

@@ -18,7 +18,7 @@ from dataclasses import asdict
 import os
 from pathlib import Path
 
-from benchmarks.harness.processes import module_command
+from benchmarks.harness.processes import module_command, node_command
 from benchmarks.harness.request_session import FPS, IMAGE_THREADS
 from benchmarks.network_emulation.comparison import describe, TOO_OLD_MS
 from benchmarks.network_emulation.encodings import ANSWER_S, ENCODINGS
@@ -37,7 +37,6 @@ from benchmarks.peers.peer_process import CHUNK_ROWS, ImageSet, JOINTS
 from benchmarks.peers.pinned_packages import install, PeerUnavailable
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.processes.node_processes import executable_path
 
 ABOUT = 'one robot asks for a chunk over a slow link: this package against its peers'
 LINKS = {
@@ -66,7 +65,14 @@ PARAMETERS = {
     'given_up_after': f'{MAX_LOST_IN_A_ROW} lost in a row',
     'order': 'the ways of this package, the peers, and again',
 }
-POLICY = f'joints={JOINTS},chunk={CHUNK_ROWS},cameras=front:0x0+wrist:0x0,fps={FPS:g}'
+SERVER_PARAMETERS = {
+    'policy_kind': 'null',
+    'policy_path': f'joints={JOINTS},chunk={CHUNK_ROWS},cameras=front:0x0+wrist:0x0,fps={FPS:g}',
+    'image_threads': IMAGE_THREADS,
+    'zenoh_listen': [f'tcp/0.0.0.0:{ZENOH_PORT}'],
+    # a session of one way rests while the others have their turn
+    'session_idle_s': 86400.0,
+}
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
@@ -160,12 +166,8 @@ def ours(
     """
     server = [
         *link.server,
-        *('env', f'ROS_STATIC_PEERS={ROBOT}', str(executable_path('policy_server'))),
-        *('--ros-args', '-p', 'policy_kind:=null', '-p', f'policy_path:={POLICY}'),
-        *('-p', f'image_threads:={IMAGE_THREADS}'),
-        *('-p', f'zenoh_listen:=["tcp/0.0.0.0:{ZENOH_PORT}"]'),
-        # a session of one way rests while the others have their turn
-        *('-p', 'session_idle_s:=86400.0'),
+        *('env', f'ROS_STATIC_PEERS={ROBOT}'),
+        *node_command('policy_server', SERVER_PARAMETERS),
     ]
     robot = [
         *link.robot,

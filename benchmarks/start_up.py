@@ -25,14 +25,13 @@ from typing import Any
 from lifecycle_msgs.srv import ChangeState
 from rclpy.node import Node
 
-from benchmarks.harness.processes import child
+from benchmarks.harness.nodes import spinning_node
+from benchmarks.harness.processes import child, node_command
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
-from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.srv import GetStatus
 
@@ -123,11 +122,7 @@ def measure_servers(
 ) -> list[Case]:
     """Start a server with each policy in turn, so often. Raises UserError."""
     found: dict[str, Series] = {name: {} for name in policies}
-    runtime = NodeRuntime([])
-    try:
-        node = SteadyClockNode('bench_start_up', context=runtime.context)
-        runtime.add(node)
-        runtime.spin_in_background()
+    with spinning_node('bench_start_up') as node:
         for number in range(WARM_UP_STARTS + starts):
             for which, (name, parameters) in enumerate(policies.items()):
                 # a name of its own: nobody is to answer for the one before
@@ -135,8 +130,6 @@ def measure_servers(
                 for what, ms in start_once(node, server, parameters, folder):
                     if number >= WARM_UP_STARTS:
                         found[name].setdefault(what, []).append(ms)
-    finally:
-        runtime.close()
     return [Case(f'policy_server with {name}', series_ms=each) for name, each in found.items()]
 
 
@@ -144,9 +137,8 @@ def start_once(
     node: Node, server: str, parameters: dict[str, object], folder: Path
 ) -> Iterator[tuple[str, float]]:
     """Yield what each step took [ms]. Raises UserError."""
-    command = [str(executable_path('policy_server')), '--ros-args', '-r', f'__node:={server[1:]}']
-    for key, value in (parameters | {'cpu_threads': 1, 'autostart': False}).items():
-        command += ['-p', f'{key}:={str(value).lower() if isinstance(value, bool) else value}']
+    given = parameters | {'cpu_threads': 1, 'autostart': False}
+    command = node_command('policy_server', given, server[1:])
     log = 'start_up_server.log'
     begin_ns = time.monotonic_ns()
     with child(command, folder / log) as process:

@@ -12,8 +12,10 @@ from pathlib import Path
 import tempfile
 
 import numpy as np
+from rclpy.parameter import Parameter
 
 from benchmarks.harness.camera_images import camera_images
+from benchmarks.harness.client import SERVER
 from benchmarks.harness.nodes import serve, ServedLoad, set_parameter
 from benchmarks.policies import small_act
 from benchmarks.policies.small_act import CAMERAS
@@ -69,7 +71,7 @@ def case(
     latencies_ms: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     for turn in range(turns + 1):
         for scheduler in SCHEDULERS:
-            set_parameter(served, 'scheduler', scheduler)
+            set_parameter(swarm, SERVER, Parameter('scheduler', value=scheduler))
             seconds = swarm.run(PERIOD_S)
             if turn:
                 answered = [ms for robot in swarm.robots.values() for ms in robot.latencies_ms]

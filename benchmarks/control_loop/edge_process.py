@@ -13,12 +13,10 @@ import time
 
 from benchmarks.harness.client import READY_TIMEOUT_S
 from benchmarks.harness.nodes import spinning_node
-from benchmarks.harness.processes import child, cpu_s
+from benchmarks.harness.processes import child, cpu_s, node_command, wait_until
 from benchmarks.results.report import Case
-from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.msg import EdgeState
 
 ABOUT = 'CPU time of the edge controller'
@@ -52,20 +50,15 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 
 
 def command(name: str, namespace: str, **parameters: object) -> list[str]:
-    line = [str(executable_path(name)), '--ros-args']
-    if namespace:
-        line += ['-r', f'__ns:={namespace}']
-    for key, value in parameters.items():
-        line += ['-p', f'{key}:={value}']
-    return line
+    return node_command(name, parameters, namespace=namespace)
 
 
 def wait_until_streaming(states: list[EdgeState]) -> None:
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while not (states and states[-1].state == EdgeState.STREAMING):
-        if time.monotonic() > deadline:
-            raise UserError('the edge controller does not stream; see edge_controller.log')
-        time.sleep(0.05)
+    wait_until(
+        lambda: states and states[-1].state == EdgeState.STREAMING,
+        'the edge controller does not stream; see edge_controller.log',
+        READY_TIMEOUT_S,
+    )
 
 
 def observe(pid: int, states: list[EdgeState]) -> Case:

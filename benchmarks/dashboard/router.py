@@ -18,6 +18,7 @@ import subprocess
 
 from benchmarks.dashboard.cost import fake_robots, MODULE, ROBOTS, VIEWERS, wait_until_ready
 from benchmarks.harness.load_generator import LoadGenerator
+from benchmarks.harness.nodes import spinning
 from benchmarks.harness.processes import child, free_endpoints
 from benchmarks.harness.request_session import JOINTS
 from benchmarks.harness.router_process import picture, POLICY, ROUTER, start_router
@@ -25,7 +26,6 @@ from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
 ABOUT = 'round trips through a router, without and with a dashboard'
 RATE_HZ, PAIRS, ROUNDS_A_SECOND, SETTLE_S = 0.5, 3, 10, 10.0
@@ -49,11 +49,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     alone_ms: list[float] = []
     watched_ms: list[float] = []
     with contextlib.ExitStack() as stack:
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
-        robots = LoadGenerator(runtime, (ROUTER,))
-        runtime.add(robots)
-        runtime.spin_in_background()
+        robots = stack.enter_context(spinning(lambda runtime: LoadGenerator(runtime, (ROUTER,))))
         start_router(stack, robots, ('prod',), POLICY | {'max_sessions': ROBOTS}, folder)
         robots.open(ROBOTS, {'observation.images.front': picture(64, 64)}, JOINT_NAMES, Codec.RAW)
         stack.callback(robots.close)

@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
-import os
 from pathlib import Path
 
-from benchmarks.gateways.gateway_process import ROUTED, running_fleet, running_mixed_gateway
+from benchmarks.gateways.gateway_process import ROUTED, running_fleet, running_gateway
 from benchmarks.gateways.paced_clients import open_all, Period, run_period
 from benchmarks.gateways.wire_clients import (
     GrootClient,
@@ -26,6 +25,7 @@ from benchmarks.gateways.wire_clients import (
     PolicyServiceClient,
     WireClient,
 )
+from benchmarks.harness.machine import load
 from benchmarks.peers.comparison import compare
 from benchmarks.peers.peer_process import Address, CHUNK_ROWS, frames, ImageSet, JOINTS
 from benchmarks.results.report import Case
@@ -73,16 +73,16 @@ class Found:
 
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return the case. Main thread. Raises UserError."""
-    load_before = os.getloadavg()[0]
+    load_before = load()
     pairs = max(rounds // ROUNDS_A_PAIR, 1)
     with contextlib.ExitStack() as stack:
         fleet = stack.enter_context(running_fleet(SIZE, folder))
-        doors = stack.enter_context(running_mixed_gateway(fleet, tuple(KINDS), folder))
+        doors = stack.enter_context(running_gateway(fleet, ROUTED, tuple(KINDS), folder))
         found = asyncio.run(alternate(doors, pairs))
     if not found[READ].latencies_ms:
         raise UserError(f'no request through the gateway was answered; see the logs in {folder}')
     facts = {'clients': CLIENTS, 'rate_hz': RATE_HZ, 'period_s': PERIOD_S, 'pairs': pairs}
-    facts |= {'load_before': round(load_before, 2), 'load_after': round(os.getloadavg()[0], 2)}
+    facts |= {'load_before': load_before, 'load_after': load()}
     return [describe(facts, found)]
 
 

@@ -14,15 +14,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
 from dataclasses import dataclass, field
-import os
 from pathlib import Path
 import time
 
-from benchmarks.gateways.gateway_process import LOCALHOST, ROUTED, running_fleet
-from benchmarks.gateways.lerobot import running_gateway, THEIRS
+from benchmarks.gateways.gateway_process import ROUTED, running_fleet, running_gateway
+from benchmarks.gateways.one_client import LEROBOT
+from benchmarks.harness.machine import load
 from benchmarks.harness.processes import child
 from benchmarks.peers.lerobot import role_of
-from benchmarks.peers.peer import environment_of, free_port, Peer, peer_command, running_client
+from benchmarks.peers.peer import (
+    environment_of,
+    free_port,
+    LOCALHOST,
+    Peer,
+    peer_command,
+    running_client,
+)
 from benchmarks.peers.peer_process import (
     Address,
     CHUNK_ROWS,
@@ -84,11 +91,11 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 
 def through_gateway(packages: Path, rounds: int, folder: Path) -> Case:
     """Drive both robots through gateway and router. Raises UserError and PeerUnavailable."""
-    load_before = os.getloadavg()[0]
+    load_before = load()
     with contextlib.ExitStack() as stack:
         fleet = stack.enter_context(running_fleet(SIZE, folder))
-        address = stack.enter_context(running_gateway(fleet, ROUTED, folder))
-        found = drive(connecting(packages, address, folder, declared=SIZE), rounds)
+        doors = stack.enter_context(running_gateway(fleet, ROUTED, ('lerobot',), folder))
+        found = drive(connecting(packages, doors['lerobot'], folder, declared=SIZE), rounds)
     goal = f'each robot gets its own chunk for {100 * GOAL_SHARE:g} % of its observations'
     both = [found[robot, BOTH].share for robot in (FIRST, SECOND)]
     return describe(ROUTED, load_before, found, {goal: min(both) >= GOAL_SHARE})
@@ -96,7 +103,7 @@ def through_gateway(packages: Path, rounds: int, folder: Path) -> Case:
 
 def at_theirs(packages: Path, rounds: int, folder: Path) -> Case:
     """Drive both robots with LeRobot's server. Raises PeerUnavailable."""
-    load_before = os.getloadavg()[0]
+    load_before = load()
     address = Address(LOCALHOST, free_port())
     command = peer_command('lerobot', packages, 'server', address.host, address.port)
     log = folder / 'lerobot_server_of_two.log'
@@ -104,7 +111,7 @@ def at_theirs(packages: Path, rounds: int, folder: Path) -> Case:
         wait_until_listening(address)
         # it reads the pictures, and hands none to its policy
         found = drive(connecting(packages, address, folder, declared=None), rounds)
-    return describe(THEIRS, load_before, found, {})
+    return describe(LEROBOT.theirs, load_before, found, {})
 
 
 def connecting(
@@ -147,8 +154,7 @@ def ask(peer: Peer, rounds: int) -> Driven:
 
 def describe(way: str, load_before: float, found: Found, goals: dict[str, bool]) -> Case:
     """Return the case of one server."""
-    facts: dict[str, object] = {'load_before': round(load_before, 2)}
-    facts |= {'load_after': round(os.getloadavg()[0], 2)}
+    facts: dict[str, object] = {'load_before': load_before, 'load_after': load()}
     counts, series = {}, {}
     for (robot, state), driven in found.items():
         of_robot = f'{robot} {state}'

@@ -16,6 +16,8 @@ import time
 from msgspec.structs import replace
 
 from benchmarks.harness import echo
+from benchmarks.harness.processes import wait_until
+from lerobot_serve.contract.cdr import ENCAPSULATION
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
@@ -182,35 +184,36 @@ class ZenohPolicyClient(ZenohConnection):
         super().__init__(endpoint, name, server, self.chunks.deposit)
 
 
-class BenchClient(PolicyClient):
-    """A client of the policy server and of the echo."""
+class EchoClient(SteadyClockNode):
+    """A client of the echo, with bare rclpy. The main thread builds it and asks."""
 
     def __init__(self, runtime: NodeRuntime) -> None:
-        super().__init__(runtime)
-        self.echoes = Inbox()
-        # with bare rclpy
+        super().__init__('bench_echo', context=runtime.context)
+        self._echoes = Inbox()
         self.create_subscription(
-            ActionChunk, echo.REPLIES, self.echoes.deposit, qos.ACTION_CHUNK, raw=True
+            ActionChunk, echo.REPLIES, self._echoes.deposit, qos.ACTION_CHUNK, raw=True
         )
         self._echo = self.create_publisher(
             Observation, echo.REQUESTS, qos.observation_writer(LIFESPAN_S)
         )
 
-    def send_echo(self, raw: bytes) -> None:
-        self._echo.publish(raw)
-
-    def wait_for_echo(self) -> None:
+    def wait(self) -> None:
         """Return when the echo is connected in both directions. Raises UserError."""
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while not (self._echo.get_subscription_count() and self.count_publishers(echo.REPLIES)):
-            if time.monotonic() > deadline:
-                raise UserError(f'the echo did not appear within {READY_TIMEOUT_S:g} s')
-            time.sleep(0.02)
+        wait_until(
+            lambda: self._echo.get_subscription_count() and self.count_publishers(echo.REPLIES),
+            f'the echo did not appear within {READY_TIMEOUT_S:g} s',
+            READY_TIMEOUT_S,
+        )
 
+    def trip_of(self, size_bytes: int) -> Callable[[], float | None]:
+        """Return what sends so many bytes: the time [ms], None when nothing came back."""
+        raw = ENCAPSULATION + bytes(size_bytes - len(ENCAPSULATION))
 
-def echo_ms(client: BenchClient, request: bytes) -> float | None:
-    """Return the time of one echo [ms], None when it did not come back."""
-    begin_ns = time.perf_counter_ns()
-    client.send_echo(request)
-    answer = client.echoes.take()
-    return (time.perf_counter_ns() - begin_ns) / 1e6 if answer else None
+        def trip_ms() -> float | None:
+            self._echoes.clear()
+            begin_ns = time.perf_counter_ns()
+            self._echo.publish(raw)
+            answer = self._echoes.take()
+            return (time.perf_counter_ns() - begin_ns) / 1e6 if answer else None
+
+        return trip_ms

@@ -37,6 +37,11 @@ def facts(middleware: str) -> dict[str, object]:
     }
 
 
+def load() -> float:
+    """Return the load average of the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
 def cpu_model(cpuinfo: str) -> str:
     """Return the name in a /proc/cpuinfo."""
     found = re.search(r'^model name\s*:\s*(.+)$', cpuinfo, re.M)

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 import subprocess
 import time
+from typing import TypeVar
 
 from rcl_interfaces.srv import SetParameters
 from rclpy.node import Node
@@ -16,13 +17,14 @@ from rclpy.parameter import Parameter
 
 from benchmarks.harness.client import READY_TIMEOUT_S, SERVER
 from benchmarks.harness.load_generator import LoadGenerator
-from benchmarks.harness.processes import child
+from benchmarks.harness.processes import child, node_command
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.srv import GetStatus
+
+NodeT = TypeVar('NodeT', bound=SteadyClockNode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +36,28 @@ class ServedLoad:
 
 
 @contextlib.contextmanager
-def spinning_node(name: str) -> Iterator[SteadyClockNode]:
-    """Give a node whose callbacks run in a background thread."""
-    runtime = NodeRuntime([])
-    try:
-        node = SteadyClockNode(name, context=runtime.context)
+def spinning(build: Callable[[NodeRuntime], NodeT]) -> Iterator[NodeT]:
+    """Build a node, and run its callbacks in a background thread until the end."""
+    with contextlib.closing(NodeRuntime([])) as runtime:
+        node = build(runtime)
         runtime.add(node)
         runtime.spin_in_background()
         yield node
-    finally:
-        runtime.close()
+
+
+def spinning_node(name: str) -> contextlib.AbstractContextManager[SteadyClockNode]:
+    """Give a node whose callbacks run in a background thread."""
+    return spinning(lambda runtime: SteadyClockNode(name, context=runtime.context))
 
 
 @contextlib.contextmanager
 def serve(parameters: dict[str, object], folder: Path) -> Iterator[ServedLoad]:
     """Start a server and give it with a swarm once it serves. Raises UserError."""
-    runtime = NodeRuntime([])
-    try:
-        swarm = LoadGenerator(runtime)
-        runtime.add(swarm)
-        runtime.spin_in_background()
-        with running(swarm, 'policy_server', SERVER, parameters, folder) as server:
-            yield ServedLoad(server, swarm)
-    finally:
-        runtime.close()
+    with (
+        spinning(LoadGenerator) as swarm,
+        running(swarm, 'policy_server', SERVER, parameters, folder) as server,
+    ):
+        yield ServedLoad(server, swarm)
 
 
 @contextlib.contextmanager
@@ -74,10 +74,9 @@ def running(
     serves; the executor of `node` spins. `under` is a command that runs it. Raises UserError.
     """
     name = server[1:]
-    command = [*under, str(executable_path(executable)), '--ros-args', '-r', f'__node:={name}']
-    for key, value in parameters.items():
-        command += ['-p', f'{key}:={value}']
-    with child(command, folder / f'{name}.log') as process:
+    with child(
+        [*under, *node_command(executable, parameters, name)], folder / f'{name}.log'
+    ) as process:
         wait_until_active(node, server, process)
         yield process
 
@@ -98,14 +97,14 @@ def wait_until_active(node: Node, server: str, process: subprocess.Popen) -> Non
     raise UserError(f'{server} did not come up; see {server[1:]}.log')
 
 
-def set_parameter(served: ServedLoad, name: str, value: object) -> None:
-    """Change a parameter of the server. Raises UserError."""
-    client = served.swarm.create_client(SetParameters, f'{SERVER}/set_parameters')
-    request = SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])
+def set_parameter(node: Node, server: str, parameter: Parameter) -> None:
+    """Change a parameter of a server or router; the executor of `node` spins. Raises UserError."""
+    client = node.create_client(SetParameters, f'{server}/set_parameters')
+    request = SetParameters.Request(parameters=[parameter.to_parameter_msg()])
     (result,) = call_service(client, request, READY_TIMEOUT_S).results
-    served.swarm.destroy_client(client)
+    node.destroy_client(client)
     if not result.successful:
-        raise UserError(f'{name} was not changed: {result.reason}')
+        raise UserError(f'{parameter.name} was not changed: {result.reason}')
 
 
 def memory_mb(pid: int) -> float:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import os
 from pathlib import Path
@@ -16,10 +16,11 @@ from typing import IO
 
 from lerobot_serve.child_process import DEVNULL, Process, start, STDOUT, TimeoutExpired
 from lerobot_serve.entry_points import defer_signals, EXIT_TIMEOUT_S
+from lerobot_serve.errors import UserError
 from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
-END_S = 10.0
+END_S, POLL_S = 10.0, 0.02
 
 
 def free_endpoints(count: int) -> list[str]:
@@ -67,6 +68,33 @@ def end(process: subprocess.Popen) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def wait_until(
+    holds: Callable[[], object],
+    otherwise: str,
+    limit_s: float,
+    process: subprocess.Popen | None = None,
+) -> None:
+    """Return once it holds. Raises UserError after the limit, and when the process has ended."""
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        if time.monotonic() > deadline or (process and process.poll() is not None):
+            raise UserError(otherwise)
+        time.sleep(POLL_S)
+
+
+def node_command(
+    executable: str, parameters: Mapping[str, object], name: str = '', namespace: str = ''
+) -> list[str]:
+    """Return the command of a node of this package."""
+    command = [str(executable_path(executable)), '--ros-args']
+    for key, value in (('__node', name), ('__ns', namespace)):
+        command += ['-r', f'{key}:={value}'] if value else []
+    for key, value in parameters.items():
+        shown = str(value).lower() if isinstance(value, bool) else value
+        command += ['-p', f'{key}:={shown}']
+    return command
 
 
 def cpu_s(pid: int) -> float:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 import secrets
 import subprocess
@@ -10,7 +11,7 @@ import time
 
 import numpy as np
 
-from benchmarks.harness.client import open_when_ready, PolicyClient, SERVER, ZenohPolicyClient
+from benchmarks.harness.client import open_when_ready, PolicyClient, ZenohPolicyClient
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
@@ -18,6 +19,7 @@ from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.image_codec import ImageCodecPool
+from lerobot_serve.contract.image_size import downscale
 from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec, Flag, MsgType, Status
@@ -61,17 +63,24 @@ class RequestSession:
         frames: dict[str, np.ndarray],
         codec: Codec,
         client_id: str = CLIENT_ID,
+        *,
+        quality: int = JPEG_QUALITY,
+        fitted: Sequence[int] = (0, 0),
     ) -> None:
+        """`fitted` is the height and width that pictures are sent in, 0 to leave them."""
         self._client, self._frames, self._codec = client, frames, codec
+        self._quality, self._fitted = quality, tuple(fitted)
         self._pool = ImageCodecPool(IMAGE_THREADS)
         self._seq = 0
         self._ask = client.session_request_for(session_request('', frames, codec, client_id))
         self.episode_id = 'bench-1'
         self.request_bytes = self.reply_bytes = 0
 
-    def open(self, server: subprocess.Popen) -> None:
+    def open(self, server: subprocess.Popen | None = None) -> None:
         """Open the session once the server is ready. Raises UserError and Refused."""
-        open_when_ready(self._client.sessions, self._ask, lambda: server.poll() is None)
+        open_when_ready(
+            self._client.sessions, self._ask, lambda: server is None or server.poll() is None
+        )
 
     def close(self) -> None:
         """End the session; also when the server has gone."""
@@ -105,7 +114,8 @@ class RequestSession:
         )
 
     def _encoded(self) -> tuple[Image, ...]:
-        return self._pool.encode_all(self._frames, self._codec, JPEG_QUALITY)
+        fitted = {name: downscale(frame, *self._fitted) for name, frame in self._frames.items()}
+        return self._pool.encode_all(fitted, self._codec, self._quality)
 
     def _build(self, images: tuple[Image, ...]) -> bytes:
         self._seq += 1
@@ -143,7 +153,7 @@ def session_request(
     codec: Codec,
     client_id: str = CLIENT_ID,
 ) -> OpenSessionRequest:
-    """Return what the null policy of `server_parameters` accepts."""
+    """Return what a null policy with these cameras accepts."""
     names = tuple(f'joint_{i}.pos' for i in range(JOINTS))
     cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
     return OpenSessionRequest(
@@ -158,15 +168,3 @@ def session_request(
         fps=FPS,
         codec=codec,
     )
-
-
-def server_parameters(height: int, width: int, rows: int) -> list[str]:
-    """Return the command line of a policy_server with the null policy."""
-    cameras = '+'.join(f'{name}:{height}x{width}' for name in ('front', 'wrist'))
-    path = f'joints={JOINTS},chunk={rows},cameras={cameras},fps={FPS:g}'
-    return [
-        '--ros-args',
-        *('-r', f'__node:={SERVER[1:]}'),
-        *('-p', 'policy_kind:=null', '-p', f'policy_path:={path}'),
-        *('-p', f'image_threads:={IMAGE_THREADS}'),
-    ]

@@ -12,25 +12,19 @@ from collections.abc import Sequence
 import contextlib
 import importlib.util
 from itertools import pairwise
-import os
 from pathlib import Path
 
-from benchmarks.failover import CommandRecorder, FailoverSetup, robot
+from benchmarks.failover import CommandRecorder, FailoverSetup, robot, witnessed_stage
 from benchmarks.harness.fleet_stage import FleetStage, server
 from benchmarks.harness.nodes import wait_until_active
-from benchmarks.harness.processes import node_processes
 from benchmarks.results.outage import RecordedCommand
 from benchmarks.results.report import Case
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.demo import steady_time
-from lerobot_serve.demo.fleet_names import robot_names, server_node_name
+from lerobot_serve.demo.fleet_names import server_node_name
 from lerobot_serve.demo.fleet_names import VERSIONS as FOLDERS
-from lerobot_serve.demo.node import DemoMonitor
-from lerobot_serve.demo.results.scoreboard import Scoreboard
 from lerobot_serve.demo.tour.link import DemoLink
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.operate.fleet_client import FleetClient
 
 ABOUT = 'the longest gap of commands while the server swaps the policy, and without'
 ROUNDS_A_SWAP, LEAST_SWAPS = 10, 4
@@ -52,16 +46,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     if importlib.util.find_spec('torch') is None:
         return [Case('not measured', {'why': 'torch is not installed, which the policy needs'})]
     with contextlib.ExitStack() as stack:
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
-        monitor = DemoMonitor(runtime, Scoreboard(robot_names(1)))
-        witness = CommandRecorder(runtime, monitor.board)
-        runtime.add(monitor)
-        runtime.add(witness)
-        runtime.spin_in_background()
-        client = stack.enter_context(FleetClient(LIMIT_S, node=monitor))
-        processes = stack.enter_context(node_processes(folder, dict(os.environ)))
-        stage = FleetStage(processes, client, monitor.board, folder)
+        stage, witness = witnessed_stage(stack, 1, folder)
         return [measure_swaps(stage, witness, max(LEAST_SWAPS, rounds // ROUNDS_A_SWAP))]
 
 
@@ -134,9 +119,9 @@ def swap(stage: FleetStage, policy: str) -> None:
     if not accepted:
         raise UserError(f'{node} {text}')
     stage.wait(
-        lambda: stage.client.server(node).swap is not ServerStatus.Swap.LOADING,
+        lambda: stage.client.server(node).status.swap is not ServerStatus.Swap.LOADING,
         LIMIT_S,
         'the swap ends',
     )
-    if (found := stage.client.server(node)).swap is not ServerStatus.Swap.DONE:
+    if (found := stage.client.server(node).status).swap is not ServerStatus.Swap.DONE:
         raise UserError(f'{node}: {found.swap_text}')

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+from functools import partial
 import importlib.util
 from pathlib import Path
 import tempfile
@@ -20,7 +21,7 @@ import numpy as np
 from rclpy.node import Node
 
 from benchmarks.harness.client import PolicyClient, SERVER
-from benchmarks.harness.nodes import running
+from benchmarks.harness.nodes import running, spinning
 from benchmarks.harness.request_session import RequestSession
 from benchmarks.policies import random_lerobot, small_act
 from benchmarks.results.report import Case
@@ -28,7 +29,6 @@ from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.telemetry.percentiles import percentile
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import SwapPolicy
@@ -98,12 +98,9 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         names = ('one', 'two')
         for seed, name in enumerate(names):
             build_act(root / name, seed)
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
-        client = PolicyClient(runtime, answer_s=ANSWER_S, lifespan_s=ANSWER_S)
+        build = partial(PolicyClient, answer_s=ANSWER_S, lifespan_s=ANSWER_S)
+        client = stack.enter_context(spinning(build))
         watch = SwapWatch(client)
-        runtime.add(client)
-        runtime.spin_in_background()
         parameters = small_act.server_parameters(root / names[0]) | {'policy_root': root}
         server = stack.enter_context(running(client, 'policy_server', SERVER, parameters, folder))
         frames = {small_act.CAMERAS[0]: np.zeros((PIXELS, PIXELS, 3), np.uint8)}

@@ -9,14 +9,12 @@ from dataclasses import asdict
 import json
 from pathlib import Path
 import select
-import socket
 import subprocess
-import tempfile
 import time
 
 from benchmarks.harness.processes import child, end, module_command
 from benchmarks.network_emulation.pipe import Conditions
-from benchmarks.peers.peer import accept_client, Peer
+from benchmarks.peers.peer import called, Peer
 from benchmarks.peers.pinned_packages import PeerUnavailable
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.errors import UserError
@@ -110,20 +108,12 @@ def running_endpoints(
     client once it can be asked. Raises UserError.
     """
     with contextlib.ExitStack() as stack:
-        # in a short path: the name of a socket is bounded
-        place = stack.enter_context(tempfile.TemporaryDirectory())
-        door = stack.enter_context(socket.socket(socket.AF_UNIX))
-        door.bind(f'{place}/door')
-        door.listen()
-        processes = {}
-        for name, command in (*servers.items(), ('robot', [*client, f'{place}/door'])):
+        beside = {}
+        for name, command in servers.items():
             log = folder / f'{name}.log'
-            processes[log] = stack.enter_context(child(list(command), log, environment))
-        running = list(processes.values())
+            beside[log] = stack.enter_context(child(list(command), log, environment))
         try:
-            call = accept_client(door, processes)
+            met = stack.enter_context(called(client, folder / 'robot.log', environment, beside))
         except PeerUnavailable as reason:
             raise UserError(str(reason)) from None
-        met = Peer(call, running[0], running[-1])
-        stack.callback(met.close)
         yield met

@@ -12,38 +12,13 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from benchmarks.harness.client import open_when_ready, PolicyClient, SERVER, ZenohPolicyClient
+from benchmarks.harness.client import PolicyClient, SERVER, ZenohPolicyClient
 from benchmarks.harness.request_session import RequestSession
 from benchmarks.network_emulation.encodings import ANSWER_S, ENCODINGS
 from benchmarks.peers.peer_process import frames, ImageSet, serve_orders
-from lerobot_serve.contract.data_path.message_parts import Image
-from lerobot_serve.contract.image_size import downscale
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-
-
-class EncodedRequestSession(RequestSession):
-    """A session in which pictures of one size are sent in one way."""
-
-    def __init__(
-        self, client: PolicyClient | ZenohPolicyClient, name: str, size: ImageSet, client_id: str
-    ) -> None:
-        """Open the session once the server is ready. Raises UserError and Refused."""
-        pictures = {
-            f'observation.images.{camera}': frame for camera, frame in frames(size).items()
-        }
-        self._way = ENCODINGS[name]
-        super().__init__(client, pictures, self._way.codec, client_id)
-        open_when_ready(client.sessions, self._ask)
-        client.wait_until_matched()
-
-    def _encoded(self) -> tuple[Image, ...]:
-        way = self._way
-        fitted = {
-            name: downscale(frame, way.height, way.width) for name, frame in self._frames.items()
-        }
-        return self._pool.encode_all(fitted, way.codec, way.quality)
 
 
 class EmulatedRobot:
@@ -51,7 +26,7 @@ class EmulatedRobot:
 
     def __init__(self, runtime: NodeRuntime, endpoint: str) -> None:
         self._runtime, self._endpoint = runtime, endpoint
-        self._paths: dict[tuple[str, str], EncodedRequestSession] = {}
+        self._paths: dict[tuple[str, str], RequestSession] = {}
         self._clients: dict[tuple[str, str], PolicyClient | ZenohPolicyClient] = {}
 
     def trip(self, name: str, size: str) -> dict[str, float] | None:
@@ -70,16 +45,22 @@ class EmulatedRobot:
         }
 
     def _open(self, name: str, size: str) -> None:
-        client_id = f'bench_{len(self._paths)}'
-        if ENCODINGS[name].over_zenoh:
+        client_id, way = f'bench_{len(self._paths)}', ENCODINGS[name]
+        if way.over_zenoh:
             client = ZenohPolicyClient(self._endpoint, client_id, SERVER, answer_s=ANSWER_S)
         else:
             client = PolicyClient(self._runtime, client_id, answer_s=ANSWER_S, lifespan_s=ANSWER_S)
             self._runtime.add(client)
         self._clients[name, size] = client
-        self._paths[name, size] = EncodedRequestSession(
-            client, name, ImageSet.parse(size), client_id
+        images = frames(ImageSet.parse(size))
+        named = {f'observation.images.{camera}': frame for camera, frame in images.items()}
+        fitted = way.height, way.width
+        path = RequestSession(
+            client, named, way.codec, client_id, quality=way.quality, fitted=fitted
         )
+        path.open()
+        client.wait_until_matched()
+        self._paths[name, size] = path
 
     def close(self) -> None:
         for client in self._clients.values():

@@ -15,7 +15,8 @@ import time
 
 from benchmarks.harness.processes import child, module_command
 from benchmarks.peers.peer_process import Address, ImageSet, READY_S, write_line
-from benchmarks.peers.pinned_packages import PeerUnavailable
+from benchmarks.peers.pinned_packages import install, PeerUnavailable
+from benchmarks.results.report import Case
 
 LOCALHOST = '127.0.0.1'
 ANSWER_S, POLL_S = 30.0, 0.5
@@ -56,6 +57,28 @@ class Peer:
         with contextlib.suppress(OSError):
             self._lines.close()
         self._link.close()
+
+
+def start_peers(
+    stack: contextlib.ExitStack, wanted: Mapping[str, str], role: str, folder: Path
+) -> tuple[dict[str, Peer], list[Case]]:
+    """
+    Return those of the peers (name -> module) that could be started, and a case in words for each
+    of the others.
+    """
+    peers, left_out = {}, []
+    for name, peer in wanted.items():
+        try:
+            packages = install(peer, folder / 'peers')
+            peers[name] = stack.enter_context(running_peer(peer, packages, folder, role=role))
+        except PeerUnavailable as reason:
+            left_out.append(Case(f'{name} left out', {'reason': str(reason)}))
+    return peers, left_out
+
+
+def versions(peers: Mapping[str, Peer]) -> dict[str, str]:
+    """Return what the peers said they run."""
+    return {name: said for peer in peers.values() for name, said in peer.versions.items()}
 
 
 @contextlib.contextmanager
@@ -102,17 +125,31 @@ def running_client(
     server's process by its log, where it is of the peer; `name` is of the log. Raises
     PeerUnavailable.
     """
+    log = folder / f'{name or f"{peer}_{role}"}.log'
+    command = [*prefix, *peer_command(peer, packages, role, address.host, address.port)]
+    with called(command, log, environment_of(packages), beside or {}) as met:
+        yield met
+
+
+@contextlib.contextmanager
+def called(
+    command: Sequence[str],
+    log: Path,
+    environment: dict[str, str],
+    beside: Mapping[Path, subprocess.Popen],
+) -> Iterator[Peer]:
+    """
+    Start a client, whose last argument is a socket, and give it once it has called there. `beside`
+    has the processes that must run meanwhile, the server first. Raises PeerUnavailable.
+    """
     with contextlib.ExitStack() as stack:
         # in a short path: the name of a socket is bounded
         place = stack.enter_context(tempfile.TemporaryDirectory())
         door = stack.enter_context(socket.socket(socket.AF_UNIX))
         door.bind(f'{place}/door')
         door.listen()
-        log = folder / f'{name or f"{peer}_{role}"}.log'
-        given = (role, address.host, address.port, f'{place}/door')
-        command = [*prefix, *peer_command(peer, packages, *given)]
-        client = stack.enter_context(child(command, log, environment_of(packages)))
-        processes = {**(beside or {}), log: client}
+        client = stack.enter_context(child([*command, f'{place}/door'], log, environment))
+        processes = {**beside, log: client}
         server = next(iter(processes.values()))
         met = Peer(accept_client(door, processes), server, client)
         stack.callback(met.close)

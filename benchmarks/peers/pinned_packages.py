@@ -23,6 +23,11 @@ PACKAGES = {
     'lerobot_command': ('pyyaml-include', 'toml'),
     'openpi': ('openpi-client', 'msgpack', 'websockets'),
 }
+# peer -> a package that it needs here already, and how to have it
+NEEDED = {
+    'lerobot': ('lerobot', 'LeRobot is not installed; it comes with torch (TORCH=cpu)'),
+    'floors.iceoryx': ('iceoryx2', 'iceoryx2 is not installed; PYTHONPATH may name its folder'),
+}
 SOURCES = Path(__file__).resolve().parents[2]
 STAMP = 'pins.txt'
 INSTALL_S = 300.0
@@ -42,7 +47,7 @@ def pins_of(peer: str, sources: Path = SOURCES) -> list[str]:
             f'its versions stand in the source tree, here is none: {error}'
         ) from error
     pins = read(text, os.environ.get('ROS_DISTRO', 'jazzy')).get('bench', [])
-    return [pin for pin in pins if pin.partition('==')[0] in PACKAGES[peer]]
+    return [pin for pin in pins if pin.partition('==')[0] in PACKAGES.get(peer, ())]
 
 
 def reading_pins(sources: Path = SOURCES) -> dict[str, Any]:
@@ -52,8 +57,9 @@ def reading_pins(sources: Path = SOURCES) -> dict[str, Any]:
 
 def installed(peer: str, folder: Path) -> Path | None:
     """Return where the packages of a peer lie, None where they do not. Raises PeerUnavailable."""
-    if peer == 'lerobot' and not util.find_spec('lerobot'):
-        raise PeerUnavailable('LeRobot is not installed; it comes with torch (TORCH=cpu)')
+    package, advice = NEEDED.get(peer, ('', ''))
+    if package and not util.find_spec(package):
+        raise PeerUnavailable(advice)
     stamp = (folder / peer / STAMP).resolve()
     there = stamp.exists() and stamp.read_text() == content(pins_of(peer))
     return stamp.parent if there else None
@@ -73,11 +79,20 @@ def install(peer: str, folder: Path) -> Path:
     pins, target = pins_of(peer), (folder / peer).resolve()
     shutil.rmtree(target, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
+    if pins:
+        run_pip(pins, target, folder / f'{peer}.txt')
+    target.mkdir(exist_ok=True)
+    (target / STAMP).write_text(content(pins))
+    return target
+
+
+def run_pip(pins: Sequence[str], target: Path, listed: Path) -> None:
+    """Install these pins and nothing else into a folder. Raises PeerUnavailable."""
     # not what they ask for in turn: openpi-client asks for an older numpy
-    arguments = reading_pins()['arguments'](pins, folder / f'{peer}.txt')
+    arguments = reading_pins()['arguments'](pins, listed)
     options = ['--quiet', '--no-input', '--disable-pip-version-check', '--target', str(target)]
     command = [sys.executable, '-m', 'pip', 'install', *options, *arguments]
-    print(f'  installing {", ".join(pins)} into {folder / peer}', flush=True)
+    print(f'  installing {", ".join(pins)} into {target}', flush=True)
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S)
     except subprocess.TimeoutExpired as error:
@@ -85,5 +100,3 @@ def install(peer: str, folder: Path) -> Path:
     if result.returncode:
         said = result.stderr.strip().splitlines() or ['no reason given']
         raise PeerUnavailable(f'pip could not install {" ".join(pins)}: {said[-1]}')
-    (target / STAMP).write_text(content(pins))
-    return target

@@ -23,17 +23,13 @@ import time
 from benchmarks.control_loop.edge_process import command
 from benchmarks.harness.nodes import spinning_node
 from benchmarks.harness.processes import child
-from benchmarks.recording.kills import wait_for
+from benchmarks.recording.kills import command as recorder_command
+from benchmarks.recording.kills import folders_of, steps_of, wait_for
 from benchmarks.results.report import Case
-from lerobot_serve.contract import records
-from lerobot_serve.contract.codec import decode
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.tools.bags.message import EXECUTED
-from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset.checking import check_dataset
 from lerobot_serve.tools.dataset.records import Existing
-from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve_interfaces.msg import ExecutedAction
 
 ABOUT = 'an edge controller is killed at random instants'
@@ -125,9 +121,8 @@ def fleet(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def recorder(bags: Path, folder: Path) -> Iterator[Path]:
     """Record each episode into a bag, until the block ends; give the log."""
-    words = ['record', str(bags), '--strategy', 'episodic', '--outcome-wait', '0.5']
     log = folder / 'edge_kills_recorder.log'
-    with child([str(executable_path('lerobot-serve')), *words], log):
+    with child(recorder_command(bags), log):
         yield log
 
 
@@ -156,21 +151,9 @@ def run_and_kill(heard: HeardSteps, log: Path, draw: random.Random) -> float:
     return time.monotonic() - begin_s
 
 
-def folders_of(bags: Path) -> list[Path]:
-    return sorted(each.parent for each in bags.glob('*/metadata.yaml'))
-
-
 def judge(bags: Path, out: Path, heard: HeardSteps, durations_s: list[float]) -> Case:
     """Compare what was heard with the bags, and the bags with the dataset."""
-    found: Counter[tuple[str, int]] = Counter()
-    damaged = 0
-    for folder in folders_of(bags):
-        bag = Bag(folder)
-        for message in bag.read():
-            if message.type == EXECUTED:
-                executed = decode(records.ExecutedAction, message.data)
-                found[executed.episode_id, executed.control_step] += 1
-        damaged += not bag.is_complete
+    found, damaged = steps_of(folders_of(bags), lambda step: (step.episode_id, step.control_step))
     there = Existing.read(out)
     converted = {json.loads(line)['episode_id'] for line in there.lines}
     lost = sum(step not in found for step in heard.steps if step[0])

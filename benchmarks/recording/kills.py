@@ -8,23 +8,23 @@ once, in a whole bag.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 import random
 import shutil
 import threading
 import time
+from typing import TypeVar
 
 from rclpy.node import Node
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
 from benchmarks.harness.nodes import spinning_node
-from benchmarks.harness.processes import child
+from benchmarks.harness.processes import child, wait_until
 from benchmarks.results.report import Case
 from lerobot_serve.contract import records
 from lerobot_serve.contract.codec import decode
-from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.bags.message import EXECUTED
@@ -36,6 +36,7 @@ ABOUT = 'a recorder is killed at random instants'
 KILLS, RATE_HZ, LOST_S, START_LIMIT_S = 100, 30.0, 1.0, 30.0
 PARAMETERS = {'strategy': 'episodic', 'rate_hz': RATE_HZ, 'may_be_lost_s': LOST_S}
 ROBOT = '/bench_kill'
+KeyT = TypeVar('KeyT', bound=Hashable)
 
 
 class PlayedRobot:
@@ -149,14 +150,7 @@ def record_and_kill(
 
 def judge(root: Path, robot: PlayedRobot, spans: list[tuple[int, float]]) -> Case:
     """Find each step that is missing although it was recorded for more than a second."""
-    found: Counter[int] = Counter()
-    damaged = 0
-    for folder in sorted(each.parent for each in root.glob('*/metadata.yaml')):
-        bag = Bag(folder)
-        for message in bag.read():
-            if message.type == EXECUTED:
-                found[decode(records.ExecutedAction, message.data).control_step] += 1
-        damaged += not bag.is_complete
+    found, damaged = steps_of(folders_of(root), lambda step: step.control_step)
     lost, lost_s = 0, []
     ends = [begin for begin, _ in spans[1:]] + [len(robot.sent)]
     for (begin, killed_s), end in zip(spans, ends, strict=True):
@@ -171,7 +165,7 @@ def judge(root: Path, robot: PlayedRobot, spans: list[tuple[int, float]]) -> Cas
             'kills': len(spans),
             'kills_with_steps': len(lost_s),
             'episodes': robot.episodes,
-            'bags': len(list(root.glob('*/metadata.yaml'))),
+            'bags': len(folders_of(root)),
             'damaged_bags': damaged,
             'older_steps_lost': lost,
             'steps_twice': sum(count > 1 for count in found.values()),
@@ -184,10 +178,25 @@ def judge(root: Path, robot: PlayedRobot, spans: list[tuple[int, float]]) -> Cas
     )
 
 
+def folders_of(bags: Path) -> list[Path]:
+    return sorted(each.parent for each in bags.glob('*/metadata.yaml'))
+
+
+def steps_of(
+    folders: Iterable[Path], key: Callable[[records.ExecutedAction], KeyT]
+) -> tuple[Counter[KeyT], int]:
+    """Return how often each control step is in the bags, and how many of them are damaged."""
+    found: Counter[KeyT] = Counter()
+    damaged = 0
+    for folder in folders:
+        bag = Bag(folder)
+        for message in bag.read():
+            if message.type == EXECUTED:
+                found[key(decode(records.ExecutedAction, message.data))] += 1
+        damaged += not bag.is_complete
+    return found, damaged
+
+
 def wait_for(holds: Callable[[], bool], what: str) -> None:
     """Wait until it holds. Raises UserError."""
-    deadline = time.monotonic() + START_LIMIT_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise UserError(f'{what}: not within {START_LIMIT_S:g} s')
-        time.sleep(0.02)
+    wait_until(holds, f'{what}: not within {START_LIMIT_S:g} s', START_LIMIT_S)

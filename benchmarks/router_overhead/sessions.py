@@ -18,7 +18,7 @@ import time
 from msgspec.structs import replace
 
 from benchmarks.harness.client import LIFESPAN_S, open_when_ready, SERVER
-from benchmarks.harness.nodes import running
+from benchmarks.harness.nodes import running, spinning_node
 from benchmarks.harness.processes import cpu_s
 from benchmarks.harness.request_session import session_request
 from benchmarks.harness.router_process import picture, POLICY, ROUTER, start_router
@@ -26,8 +26,6 @@ from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.ros.contract.session_client import SessionClient
-from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.telemetry.percentiles import summarize
 
 ABOUT = 'robots come and go: sessions opened and closed, straight and through a router'
@@ -45,11 +43,7 @@ Visit = tuple[float, float]
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return one case. Main thread. Raises UserError, Refused and Unreachable."""
     with contextlib.ExitStack() as stack:
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
-        node = SteadyClockNode('bench_sessions', context=runtime.context)
-        runtime.add(node)
-        runtime.spin_in_background()
+        node = stack.enter_context(spinning_node('bench_sessions'))
         stack.enter_context(running(node, 'policy_server', SERVER, POLICY, folder))
         router = start_router(stack, node, ('prod',), POLICY, folder)
         crowd = stack.enter_context(ThreadPoolExecutor(AT_ONCE))

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 import contextlib
 from pathlib import Path
-import subprocess
 
 from benchmarks.harness.client import PolicyClient, SERVER
 from benchmarks.harness.nodes import running
 from benchmarks.harness.request_session import JOINTS, RequestSession, RoundTrip
-from benchmarks.harness.router_process import CHUNK_ROWS, picture, POLICY, ROUTER, start_router
+from benchmarks.harness.router_process import CHUNK_ROWS, POLICY, ROUTER, start_router
+from benchmarks.peers.peer_process import ImageSet
+from benchmarks.peers.this_package import Node, open_way, Way
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
-from lerobot_serve.contract.schema import Codec
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.telemetry.percentiles import summarize
 
@@ -62,27 +62,23 @@ def measure_layout(slots: tuple[str, ...], rounds: int, folder: Path) -> list[Ca
         runtime.spin_in_background()
         server = stack.enter_context(running(direct, 'policy_server', SERVER, POLICY, folder))
         router = start_router(stack, routed, slots, POLICY, folder)
-        ways = (direct, server), (routed, router)
+        ways = (direct, Node(server)), (routed, Node(router))
         return [measure_case(ways, slots, size_kb, rounds) for size_kb in SIZES]
 
 
 def measure_case(
-    ways: Sequence[tuple[PolicyClient, subprocess.Popen]],
+    ways: Sequence[tuple[PolicyClient, Node]],
     slots: tuple[str, ...],
     size_kb: int,
     rounds: int,
 ) -> Case:
     """Open a session on each way, make the rounds, close them. Raises UserError and Refused."""
-    frames = {'observation.images.front': picture(*SIZES[size_kb])}
+    size = ImageSet(1, *SIZES[size_kb])
     with contextlib.ExitStack() as stack:
-        paths = []
-        for client, process in ways:
-            path = RequestSession(client, frames, Codec.RAW)
-            path.open(process)
-            stack.callback(path.close)
-            client.wait_until_matched()
-            client.chunks.clear()
-            paths.append(path)
+        paths = [
+            open_way(stack, 'bench', Way(client.server), node, size, client).path
+            for client, node in ways
+        ]
         alternate(paths, WARM_UP_ROUNDS)
         pairs = alternate(paths, rounds)
         return describe(f'{size_kb} KB, slots {"|".join(slots)}', size_kb, paths, pairs)

@@ -9,16 +9,21 @@ the others shares their interpreter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import contextlib
 from pathlib import Path
 from statistics import median
 
-from benchmarks.harness.camera_images import camera_images
 from benchmarks.harness.client import PolicyClient
 from benchmarks.harness.nodes import running
 from benchmarks.harness.processes import cpu_s
-from benchmarks.harness.request_session import RequestSession
+from benchmarks.peers.peer_process import ImageSet
+from benchmarks.peers.this_package import (
+    Node,
+    open_way,
+    PackageRoundTrip,
+    policy_parameters,
+    Way,
+)
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
@@ -26,68 +31,55 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
 ABOUT = 'CPU time of a policy server for each request, with a trace and without'
-HEIGHT, WIDTH, BLOCK, WARM_UP_BLOCKS = 480, 640, 25, 4
-POLICY = f'joints=6,chunk=100,cameras=front:{HEIGHT}x{WIDTH}+wrist:{HEIGHT}x{WIDTH},fps=30'
+SIZE, BLOCK, WARM_UP_BLOCKS = ImageSet(2, 480, 640), 25, 4
 GOAL_SHARE = 0.03
-PARAMETERS = {'cameras': f'2 x {HEIGHT}x{WIDTH} JPEG', 'requests_a_round': BLOCK}
+PARAMETERS = {'cameras': f'{SIZE} JPEG', 'requests_a_round': BLOCK}
 WITH, WITHOUT = 'with a trace', 'without'
-
-
-class TracedServer:
-    """One server and the robot that asks it. Main thread."""
-
-    def __init__(self, runtime: NodeRuntime, name: str) -> None:
-        self._client = PolicyClient(runtime, f'bench_{name}', f'/{name}')
-        runtime.add(self._client)
-        self.path = RequestSession(self._client, camera_images(HEIGHT, WIDTH), Codec.JPEG)
-        self.pid = 0
-
-    @contextlib.contextmanager
-    def served(self, folder: Path, trace_folder: str) -> Iterator[TracedServer]:
-        """Be served until the end. Raises UserError."""
-        parameters = {'policy_kind': 'null', 'policy_path': POLICY, 'trace_folder': trace_folder}
-        server = self._client.server
-        with running(self._client, 'policy_server', server, parameters, folder) as process:
-            self.pid = process.pid
-            self.path.open(process)
-            self._client.wait_until_matched()
-            try:
-                yield self
-            finally:
-                self.path.close()
-
-    def block_ms(self) -> float:
-        """Return the CPU time that a request took the server, in a block of them [ms]."""
-        self._client.chunks.clear()
-        begin_s = cpu_s(self.pid)
-        done = sum(self.path.trip() is not None for _ in range(BLOCK))
-        if not done:
-            raise UserError('no request was answered')
-        return 1e3 * (cpu_s(self.pid) - begin_s) / done
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return the one case; a block is a round. Main thread. Raises UserError."""
-    runtime = NodeRuntime([])
-    try:
-        robots = {
-            WITH: TracedServer(runtime, 'traced'),
-            WITHOUT: TracedServer(runtime, 'untraced'),
+    with contextlib.ExitStack() as stack:
+        runtime = NodeRuntime([])
+        stack.callback(runtime.close)
+        clients = {
+            name: PolicyClient(runtime, f'bench_{word}', f'/{word}')
+            for name, word in ((WITH, 'traced'), (WITHOUT, 'untraced'))
         }
+        for client in clients.values():
+            runtime.add(client)
         runtime.spin_in_background()
-        with contextlib.ExitStack() as stack:
+        traces = {WITH: str(folder / 'server_trace'), WITHOUT: "''"}
+        robots = {
+            name: open_session(stack, client, traces[name], folder)
+            for name, client in clients.items()
+        }
+        series_ms: dict[str, list[float]] = {name: [] for name in robots}
+        for done in range(WARM_UP_BLOCKS + rounds):
             for name, robot in robots.items():
-                traces = str(folder / 'server_trace') if name == WITH else "''"
-                stack.enter_context(robot.served(folder, traces))
-            series_ms: dict[str, list[float]] = {name: [] for name in robots}
-            for done in range(WARM_UP_BLOCKS + rounds):
-                for name, robot in robots.items():
-                    value = robot.block_ms()
-                    if done >= WARM_UP_BLOCKS:
-                        series_ms[name].append(value)
-    finally:
-        runtime.close()
+                value = block_ms(robot)
+                if done >= WARM_UP_BLOCKS:
+                    series_ms[name].append(value)
     return [described(series_ms)]
+
+
+def open_session(
+    stack: contextlib.ExitStack, client: PolicyClient, trace_folder: str, folder: Path
+) -> PackageRoundTrip:
+    """Start a server, and open the session of its robot. Raises UserError."""
+    parameters = policy_parameters(SIZE) | {'trace_folder': trace_folder}
+    server = running(client, 'policy_server', client.server, parameters, folder)
+    node, way = Node(stack.enter_context(server)), Way(client.server, Codec.JPEG)
+    return open_way(stack, client.get_name(), way, node, SIZE, client)
+
+
+def block_ms(robot: PackageRoundTrip) -> float:
+    """Return the CPU time that a request took the server, in a block of them [ms]."""
+    begin_s = cpu_s(robot.process.pid)
+    done = sum(robot() is not None for _ in range(BLOCK))
+    if not done:
+        raise UserError('no request was answered')
+    return 1e3 * (cpu_s(robot.process.pid) - begin_s) / done
 
 
 def described(series_ms: dict[str, list[float]]) -> Case:

@@ -67,6 +67,7 @@ class LocalEndpoint:
         self.address = str(Path(folder) / f'{name}.socket') if folder else f'@{name}'
         self._listener = self._listen()
         self._wake_end, self._wait_end = socket.socketpair()
+        self._spare = os.dup(self._wait_end.fileno())
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wait_end, selectors.EVENT_READ)
@@ -157,7 +158,10 @@ class LocalEndpoint:
     def _accept(self) -> None:
         try:
             client, _ = self._listener.accept()
+        except BlockingIOError:
+            return
         except OSError:
+            self._turn_away()
             return
         is_full = len(self._selector.get_map()) > CONNECTIONS_LIMIT
         if is_full or not self._access.is_allowed(client):
@@ -167,6 +171,19 @@ class LocalEndpoint:
         client.setblocking(False)
         connection = Connection(client, self._access.is_same_user(client))
         self._selector.register(client, selectors.EVENT_READ, connection)
+
+    def _turn_away(self) -> None:
+        """
+        Refuse a client for which no descriptor is left, with one that is kept for this: it would
+        be met again at once, and for good.
+        """
+        self._on_drop(DENIED)
+        # another thread may take the number meanwhile
+        with contextlib.suppress(OSError):
+            os.close(self._spare)
+            self._listener.accept()[0].close()
+        with contextlib.suppress(OSError):
+            self._spare = os.dup(self._wait_end.fileno())
 
     def _receive(self, connection: Connection) -> None:
         """Process one frame: each client in its turn."""
@@ -258,6 +275,7 @@ class LocalEndpoint:
             if isinstance(key.data, Connection):
                 self._end(key.data, frames.CLOSE)
         self._selector.close()
+        os.close(self._spare)
         for each in (self._listener, self._wake_end, self._wait_end):
             each.close()
         if not self.address.startswith('@'):

@@ -8,10 +8,13 @@ from copy import deepcopy
 import math
 from typing import Any
 
+import pytest
+
 SCALARS = (None, True, -1, 10**9, 1.5, math.nan, '', 'x', 'y' * 5000, [], {})
 CONTAINERS = (None, 'x', 7, [], {}, ['x', 'x'])
 UNKNOWN = 'unheard_of'
 SHOWN = 40
+CASE_SHOWN = 200
 
 Place = tuple[str | int, ...]
 
@@ -22,6 +25,23 @@ def refusals(
     """Yield place, change and answer, one a line."""
     for place, what, changed in changes(document):
         yield f'{named(place)} {what}: {answer(read, written(changed))}\n'
+
+
+def refused(
+    cases: Iterable[tuple[Any, ...]],
+    act: Callable[..., object],
+    error: type[Exception],
+    told: Callable[[Any], str] = str,
+) -> str:
+    """Return each case with the one line that it is refused with; fail where one is not."""
+    lines = []
+    for case in cases:
+        with pytest.raises(error) as refusal:
+            act(*case)
+        text = told(refusal.value)
+        assert len(text.splitlines()) == 1, case
+        lines.append(f'{", ".join(map(repr, case))[:CASE_SHOWN]}\n  {text}\n')
+    return ''.join(lines)
 
 
 def answer(read: Callable[[str], object], text: str) -> str:

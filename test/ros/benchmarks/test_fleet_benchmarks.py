@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import many_robots
+from benchmarks import many_robots, round_trip
 from benchmarks.harness.nodes import serve
 from benchmarks.harness.router_process import picture, POLICY
 from benchmarks.peers import fleet_results
 from benchmarks.peers.peer_process import ImageSet
-from benchmarks.round_trip import peers
 from lerobot_serve.contract.schema import Codec
 
 ROBOTS = 2
@@ -19,7 +18,8 @@ SMALL = ImageSet(2, 24, 32)
 
 @pytest.fixture(autouse=True)
 def without_peers(monkeypatch):
-    monkeypatch.setattr(peers, 'PEERS', {})
+    for module in (many_robots, round_trip):
+        monkeypatch.setattr(module, 'PEERS', {})
 
 
 @pytest.mark.slow
@@ -43,7 +43,8 @@ def test_robots_of_one_generator_share_a_reply_topic(tmp_path):
 
 @pytest.mark.slow
 def test_each_way_of_a_round_trip_has_a_session(monkeypatch, tmp_path):
-    monkeypatch.setattr(peers, 'SIZES', (SMALL,))
-    monkeypatch.setattr(peers, 'WARM_UP_ROUNDS', 2)
-    (case,) = peers.measure(2, tmp_path)
-    assert {name: n for name, n in case.counts.items() if name.startswith('lost') and n} == {}
+    monkeypatch.setattr(round_trip, 'SIZES', (SMALL,))
+    monkeypatch.setattr(round_trip, 'WARM_UP_ROUNDS', 2)
+    looped, paced = (c for c in round_trip.measure(2, tmp_path, '0,1') if c.counts)
+    for case in (looped, paced):
+        assert {name: n for name, n in case.counts.items() if name.startswith('lost') and n} == {}

@@ -15,7 +15,7 @@ ARM = yaml.safe_load(SIM_ARM.read_text())
 BASE = yaml.safe_load((ROBOTS / 'diff_drive.yaml').read_text())
 PAN_PATH = 'actions/shoulder_pan.pos'
 FRONT_PATH = 'cameras/observation.images.front'
-REMOVED = object()
+REMOVED = ...
 
 
 def changed(path: str, value: object, content: dict = ARM) -> dict:

@@ -8,8 +8,9 @@ import contextlib
 
 import pytest
 
-from benchmarks.gateways import http, lerobot, openpi, two_robots
-from benchmarks.gateways.gateway_process import DIRECT, ROS, ROUTED, SIZES, ZENOH
+from benchmarks.gateways import one_client, two_robots
+from benchmarks.gateways.gateway_process import ROS, ROUTED, ZENOH
+from benchmarks.gateways.one_client import DIRECT, JPEG, LEROBOT, OPENPI, RAW, SIZES
 from benchmarks.gateways.two_robots import BOTH, FIRST, SECOND
 from benchmarks.peers.lerobot import ANOTHERS
 
@@ -19,7 +20,7 @@ ADDED = 'adds at most 1.5 ms (p50) to a session without it'
 
 def trips(theirs: str, theirs_ms: float, ours_ms: float, direct_ms: float) -> dict[str, list]:
     taken = {theirs: theirs_ms, **dict.fromkeys(WAYS, ours_ms), DIRECT: direct_ms}
-    taken[lerobot.IMMEDIATE] = direct_ms
+    taken[one_client.IMMEDIATE] = direct_ms
     return {way: [ms] * 8 for way, ms in taken.items()}
 
 
@@ -32,8 +33,8 @@ def missed(goals: dict[str, bool]) -> set[str]:
     [(10.0, 12.0, {f'{ZENOH}: {ADDED}'}), (10.0, 11.4, set()), (4.0, 11.4, 'ratios')],
 )
 def test_openpi(theirs_ms, ours_ms, expected):
-    case = openpi.describe(
-        SIZES[0], {}, {}, trips(openpi.NULL_SERVER, theirs_ms, ours_ms, direct_ms=10.0)
+    case = one_client.describe(
+        OPENPI, SIZES[0], {}, trips(OPENPI.theirs, theirs_ms, ours_ms, direct_ms=10.0)
     )
     assert len(case.goals) == 3
     ratios = {goal for goal in case.goals if '1.3 x' in goal}
@@ -44,19 +45,23 @@ def test_openpi(theirs_ms, ours_ms, expected):
 
 @pytest.mark.parametrize(('theirs_ms', 'count'), [(20.0, 0), (10.0, 2)])
 def test_lerobot(theirs_ms, count):
-    case = lerobot.describe(SIZES[0], {}, 8, trips(lerobot.THEIRS, theirs_ms, 7.0, direct_ms=6.0))
+    case = one_client.describe(
+        LEROBOT, SIZES[0], {}, trips(LEROBOT.theirs, theirs_ms, 7.0, direct_ms=6.0)
+    )
     assert len(case.goals) == 3 and len(missed(case.goals)) == count
     # the goal of what is added is for the pictures that it names
-    case = lerobot.describe(SIZES[1], {}, 8, trips(lerobot.THEIRS, theirs_ms, 7.0, direct_ms=1.0))
+    case = one_client.describe(
+        LEROBOT, SIZES[1], {}, trips(LEROBOT.theirs, theirs_ms, 7.0, direct_ms=1.0)
+    )
     assert len(case.goals) == 2
 
 
 def test_http_has_the_goal_for_both_encodings():
-    taken = {http.JPEG: [11.6] * 8, http.RAW: [11.5] * 8, DIRECT: [10.0] * 8}
-    case = http.describe(SIZES[0], {}, 8, taken)
-    assert case.goals == {f'{http.JPEG}: {ADDED}': False, f'{http.RAW}: {ADDED}': True}
-    assert http.describe(SIZES[1], {}, 8, taken).goals == {}
-    assert openpi.added_goal(SIZES[0], http.RAW, []) == {f'{http.RAW}: {ADDED}': False}
+    taken = {JPEG: [11.6] * 8, RAW: [11.5] * 8, DIRECT: [10.0] * 8}
+    case = one_client.describe_ways('', SIZES[0], {}, taken, (JPEG, RAW))
+    assert case.goals == {f'{JPEG}: {ADDED}': False, f'{RAW}: {ADDED}': True}
+    assert one_client.describe_ways('', SIZES[1], {}, taken, (JPEG, RAW)).goals == {}
+    assert one_client.added_goal(SIZES[0], RAW, []) == {f'{RAW}: {ADDED}': False}
 
 
 class FakePeer:

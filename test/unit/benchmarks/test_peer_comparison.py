@@ -7,8 +7,10 @@ import json
 
 import pytest
 
+from benchmarks import round_trip
 from benchmarks.peers import comparison
-from benchmarks.peers.comparison import DIRECT, DIRECT_JPEG, FLOORS, RoundTripTime
+from benchmarks.peers.comparison import DIRECT, DIRECT_JPEG, ECHOES, RoundTripTime
+from lerobot_serve.errors import UserError
 
 
 def results(direct=1.0, openpi=2.0, lerobot=10.0, echo=1.0, rounds=8):
@@ -19,7 +21,7 @@ def results(direct=1.0, openpi=2.0, lerobot=10.0, echo=1.0, rounds=8):
         comparison.ROUTED_JPEG: direct,
     }
     ways |= {comparison.LEROBOT: lerobot, comparison.OPENPI: openpi}
-    ways |= dict.fromkeys(FLOORS.values(), echo)
+    ways |= dict.fromkeys(ECHOES.values(), echo)
     return {way: [RoundTripTime(ms)] * rounds for way, ms in ways.items() if ms is not None}
 
 
@@ -41,7 +43,7 @@ def test_a_fast_package_meets_its_goals():
         ),
         (
             {'echo': 0.6},
-            [f'{mine}: median at most 1.5 x (floor + codec)' for mine in FLOORS],
+            [f'{mine}: median at most 1.5 x (floor + codec)' for mine in ECHOES],
         ),
     ],
 )
@@ -56,6 +58,39 @@ def test_a_slow_tail_misses_the_tail_goal_alone():
     goals = comparison.describe('small', {}, found).goals
     missed = [goal for goal, holds in goals.items() if not holds]
     assert missed == ['direct raw: p99 below that of openpi']
+
+
+def test_each_pause_has_a_case_and_openpi_s_time_is_the_measure():
+    paced = {0: results(), 10: results(direct=3.0, openpi=4.0)}
+    paced[10][DIRECT] = [RoundTripTime(3.0, stages_ms={'network': 2.0})] * 8
+    cases = {case.name: case for case in comparison.cases('small', {}, paced)}
+    assert cases['small, in a loop'].series_ms[DIRECT] == [1.0] * 8
+    assert cases['small, each after 10 ms, stages of direct raw'].series_ms == {
+        'network': [2.0] * 8
+    }
+    shares = cases["small, of openpi's time"].ratios
+    assert shares[DIRECT] == {
+        'p50 in a loop': 0.5,
+        'p99 in a loop': 0.5,
+        'p50 each after 10 ms': 0.75,
+        'p99 each after 10 ms': 0.75,
+    }
+    assert comparison.OPENPI not in shares
+
+
+def test_each_trip_follows_its_pause(monkeypatch):
+    happened = []
+    monkeypatch.setattr(round_trip.time, 'sleep', happened.append)
+    pauses_ms = round_trip.parse_pauses('0,30')
+    found = round_trip.alternate({DIRECT: lambda: happened.append('trip')}, 2, pauses_ms)
+    assert happened == [0.0, 'trip', 0.03, 'trip'] * 2
+    assert found == {0: {DIRECT: [None] * 2}, 30: {DIRECT: [None] * 2}}
+
+
+@pytest.mark.parametrize('text', ['', '1,', 'a', '-1', '0.5', '60001'])
+def test_a_pause_is_a_number_of_milliseconds(text):
+    with pytest.raises(UserError, match='pauses-ms must be numbers'):
+        round_trip.parse_pauses(text)
 
 
 def test_the_codec_is_no_fault_of_the_transport():

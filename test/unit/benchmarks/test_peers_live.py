@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real peer over its real processes, where a benchmark has installed it."""
+"""A real peer over its real processes, where it needs nothing or a benchmark has installed it."""
 
 from __future__ import annotations
 
@@ -39,3 +39,13 @@ def test_openpi_s_robots_are_served(installed, tmp_path):
         assert all(1 <= one['sent'] <= 4 for one in told)
         assert all(len(one['latencies_ms']) == one['sent'] for one in told)
         assert cpu_s(peer.server.pid) > 0
+
+
+@pytest.mark.parametrize(
+    'peer', ['floors.memfd', 'floors.tcp', 'floors.bare_zenoh', 'lerobot_shaped']
+)
+def test_what_needs_no_package_is_served(peer, tmp_path):
+    packages = pinned_packages.install(peer, tmp_path / 'peers')
+    with processes.running_peer(peer, packages, tmp_path) as met:
+        for size in (SMALL, ImageSet(3, 240, 320), SMALL):
+            assert all(met.trip_ms(size) for _ in range(3))

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+import errno
 import fcntl
 import gc
 import os
 import queue
+import random
+import resource
 import socket
 import threading
 from typing import Any
@@ -36,6 +39,7 @@ from lerobot_serve.local.path import LocalPath
 
 TOPIC = '/robot/action_chunk'
 LIFESPAN_S = 10.0
+FAMILY = socket.AF_UNIX, socket.SOCK_SEQPACKET
 
 
 class Server:
@@ -94,7 +98,7 @@ def served(**settings: Any) -> Iterator[tuple[Server, Client]]:
 @contextmanager
 def raw_client(server: Server) -> Iterator[socket.socket]:
     """A client that sends what a test wants."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+    with socket.socket(*FAMILY) as peer:
         peer.connect(socket_address(server.endpoint.address))
         peer.settimeout(10)
         yield peer
@@ -397,6 +401,65 @@ def test_a_page_that_is_in_use_is_not_read_again():
     assert bytes(kept) == b'other'
     page.close()
     server.close()
+
+
+def test_random_frames_end_their_connection_alone():
+    chance = random.Random(1)
+    with served() as (server, client):
+        for _ in range(200):
+            with raw_client(server) as peer:
+                if chance.random() < 0.8:
+                    attached(peer, server)
+                for _ in range(chance.randrange(1, 6)):
+                    size = chance.choice((1, 3, 15, 19, 70_000))
+                    frame = bytes([chance.randrange(8)]) + chance.randbytes(size - 1)
+                    pages = [sealed(chance.choice((0, 64, 4096)))] * chance.randrange(3)
+                    try:
+                        socket.send_fds(peer, [frame], pages)
+                    except (BrokenPipeError, ConnectionResetError):
+                        break
+                    finally:
+                        for each in set(pages):
+                            os.close(each)
+        client.path.use(server.endpoint.offer(TOPIC))
+        while not server.requests.empty():
+            server.take()
+        assert client.path.send(b'request')
+        assert server.take() == b'request'
+        assert server.endpoint.send(TOPIC, b'chunk')
+        assert client.chunks.get(timeout=10) == b'chunk'
+
+
+def test_a_client_without_a_descriptor_left_is_turned_away():
+    with served() as (server, client), socket.socket(*FAMILY) as peer:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # the lowest number that is free
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            peer.connect(socket_address(server.endpoint.address))
+            assert peer.recv(100) == b''
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert server.drops[DENIED] == 1
+        assert client.path.send(b'request')
+        assert server.take() == b'request'
+        server.endpoint.wake()
+
+
+def test_a_host_without_memory_sends_over_the_link_around(monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, 'no space')
+
+    with served() as (server, client):
+        monkeypatch.setattr(os, 'posix_fallocate', full)
+        before = len(os.listdir('/proc/self/fd'))
+        assert not client.path.send(b'request')
+        assert len(os.listdir('/proc/self/fd')) == before
+        monkeypatch.undo()
+        assert client.path.send(b'request')
+        assert server.take() == b'request'
 
 
 class OtherUser(Access):

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writer when the disk fails: nothing is raised, all is counted, it continues when it can."""
+"""The writer in trouble: a disk that fails, a process that is killed; all is counted."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
+from support.paths import REPOSITORY
 from support.processes.full_disk import files_of_at_most
 from support.tools.trace_rig import fill, full_disk, Trace
 
+from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.writing import writer as module
 from lerobot_serve.trace.writing.writer import RETRY_NS
@@ -183,3 +187,57 @@ def test_new_policies_are_known_although_the_disk_was_full(trace):
     trace.note('two')
     trace.writer.close()
     assert trace.read('header')[-1]['policies'] == present
+
+
+FIRST = 300
+CHILD = f"""
+from itertools import count
+from pathlib import Path
+import sys
+import threading
+from support.tools.trace_rig import header, IDS
+from lerobot_serve.trace.format import records
+from lerobot_serve.trace.writing.writer import TraceWriter
+
+writer = TraceWriter(
+    Path(sys.argv[1]),
+    'edge',
+    header(),
+    limit_bytes=int(sys.argv[2]),
+    keep_files=10**6,
+    log_warning=print,
+)
+threading.Thread(target=writer.run, args=(threading.Event(),), daemon=True).start()
+for seq in count():
+    ids, reason = IDS._replace(seq=seq), 'x' * (seq % 500)
+    writer.write(records.RequestRecord(seq, *ids.fields(), status='ok', reason=reason))
+    if seq >= {FIRST}:
+        writer.drain()
+    if seq == {FIRST}:
+        print('going on', flush=True)
+"""
+
+
+@pytest.mark.parametrize('limit_bytes', [1 << 30, 8192])
+def test_a_killed_process_tears_at_most_the_last_line(tmp_path, limit_bytes):
+    command = [sys.executable, '-c', CHILD, str(tmp_path), str(limit_bytes)]
+    with subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env={'PYTHONPATH': f'{REPOSITORY / "test"}:{REPOSITORY}'},
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdout.readline() == b'going on\n'
+        child.kill()
+    items = list(read_records(tmp_path / 'edge.jsonl'))
+    kinds = [record['kind'] for _, record in items]
+    damage = [record for _, record in items if record['kind'] == 'damaged']
+    assert len(damage) <= 1
+    if damage:
+        assert kinds[-1] == 'damaged'
+        assert damage[0]['reason'] == 'torn'
+    seqs = [record['seq'] for _, record in items if record['kind'] == 'request']
+    assert len(seqs) > FIRST
+    assert seqs == list(range(len(seqs)))
+    assert kinds[0] == 'header'
+    assert kinds.count('footer') >= kinds.count('header') - 1

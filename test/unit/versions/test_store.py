@@ -96,15 +96,6 @@ def test_a_pinned_version_stays(store, tmp_path):
         store.delete(manifest.id)
 
 
-def test_a_parent_stays_unless_it_is_said(store, tmp_path):
-    parent = version(store, tmp_path, 1)
-    child = version(store, tmp_path, 2, parent=parent.id)
-    with pytest.raises(VersionKept, match=f'is the parent of {child.id}; add --also-parent'):
-        store.delete(parent.id)
-    store.delete(parent.id, also_parent=True)
-    assert check_whole(store) == [child.id]
-
-
 def test_a_version_that_a_server_holds_stays_until_the_server_ends(store, tmp_path):
     manifest = version(store, tmp_path)
     command = [sys.executable, '-c', SERVER, str(store.path(manifest.id))]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
@@ -80,8 +81,8 @@ class FakeTransport:
     def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
         self.resets.append((epoch, episode, episode_id))
 
-    def send(self, raw: bytes) -> None:
-        self.on_request(wire_observation.decode(raw))
+    def send(self, raw: Outgoing) -> None:
+        self.on_request(wire_observation.decode(bytes(raw)))
 
     def probe(self, on_reply: Callable[[], None]) -> None:
         self.probed.append(self.servers[-1])

@@ -12,6 +12,7 @@ import contextlib
 from functools import partial
 from typing import NamedTuple
 
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.records import (
     OpenSessionRequest,
     OpenSessionResponse,
@@ -122,7 +123,7 @@ class PolicyServerTransport:
     def _log_refused_reset(self, episode_id: str, text: str) -> None:
         self._logs.info(f'server rejected the reset for episode {episode_id!r}: {text}')
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: Outgoing) -> None:
         """Publish a request."""
         self._current().client.send(raw)
 

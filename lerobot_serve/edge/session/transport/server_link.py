@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.records import (
     OpenSessionRequest,
     OpenSessionResponse,
@@ -36,7 +37,7 @@ class ServerClient(Protocol):
         self, request: ResetEpisodeRequest, on_refusal: Callable[[str], None], /
     ) -> None: ...
 
-    def send(self, raw: bytes, /) -> None: ...
+    def send(self, raw: Outgoing, /) -> None: ...
 
     def wait_until_matched(
         self, publisher_count: Callable[[], int], timeout_s: float, /

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.records import CameraSpec
 
 
@@ -44,7 +45,7 @@ class Transport(Protocol):
     def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
         """Notify the current server of a new episode; its reply is only logged."""
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: Outgoing) -> None:
         """Publish a request to the current server."""
 
     def probe(self, on_reply: Callable[[], None]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 from support.edge import operation_rig
-from support.edge.controller_rig import arm, STEP_NS
-from support.edge.requester_rig import CHUNK, S
+from support.edge.controller_rig import arm, GIVING_UP, STEP_NS, WAYS
+from support.edge.requester_rig import CHUNK
 
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.episodes.outcomes import REPORTED_OUTCOMES, RunOutcome
-from lerobot_serve.edge.episodes.runner import ActiveEpisode, EpisodeRunner
+from lerobot_serve.edge.episodes.runner import EpisodeRunner
 from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
@@ -146,7 +146,11 @@ def test_time_ends_it(robot):
     assert robot.runs.poll() is None
     robot.live(1)
     result = robot.runs.poll()
-    assert (result.outcome, result.duration_s) == (RunOutcome.TIMEOUT, pytest.approx(1.0))
+    assert (result.outcome, result.text) == (RunOutcome.TIMEOUT, '1 s elapsed')
+    assert result.duration_s == pytest.approx(1.0)
+    robot.begin()
+    robot.tick.now_ns += 10**18
+    assert robot.runs.poll() is None
 
 
 def test_a_robot_that_is_given_up_ends_it_and_a_next_one_begins_anew(robot):
@@ -162,12 +166,28 @@ def test_a_robot_that_is_given_up_ends_it_and_a_next_one_begins_anew(robot):
     assert robot.requests.connection.state == ConnectionState.CONNECTING
 
 
-def test_a_latched_cage_ends_it():
-    robot = Robot(latch_after_trips=2)
+@pytest.mark.parametrize('state', [state for state in ConnectionState if state.name != 'DEAD'])
+def test_it_goes_on_whatever_the_connection_does(robot, state):
     robot.begin()
-    robot.tick.plan(9.0, 9.0, 9.0)
-    robot.live(2)
-    assert robot.runs.poll().outcome == RunOutcome.STOPPED
+    robot.lives_through(*WAYS[state])
+    assert robot.requests.connection.state is state
+    assert robot.runs.poll() is None
+
+
+ENDED_BY = [
+    ({'latch_after_trips': 2}, [9.0, 9.0, 9.0], 'Safety cage latched'),
+    ({'ladder': GIVING_UP}, [0.0], 'Stop service called'),
+]
+
+
+@pytest.mark.parametrize(('settings', 'rows', 'text'), ENDED_BY)
+def test_a_latched_cage_and_a_stop_end_it(settings, rows, text):
+    robot = Robot(**settings)
+    robot.begin()
+    robot.tick.plan(*rows)
+    robot.live(20)
+    result = robot.runs.poll()
+    assert (result.outcome, result.text) == (RunOutcome.STOPPED, text)
 
 
 def test_a_result_counts_what_happened_since_the_run_began(robot):
@@ -250,67 +270,6 @@ def test_a_run_without_a_chunk_names_no_policy(robot):
     robot.runs.cancel()
     result = robot.runs.poll()
     assert (result.slot, result.policy) == ('', '')
-
-
-# one run: every way to end, and that the first one counts
-
-
-def run(max_duration_s: float = 0.0) -> ActiveEpisode:
-    return ActiveEpisode(5 * S, max_duration_s, 'fold-1', 0, 0, 0, 0)
-
-
-def check(
-    present: ActiveEpisode, at_s: float = 6.0, **changes: object
-) -> tuple[RunOutcome, str] | None:
-    known = {
-        'state': ConnectionState.STREAMING,
-        'reason': 'fine',
-        'latched': False,
-        'stopped': False,
-    }
-    return present.check(int(at_s * S), **(known | changes))
-
-
-@pytest.mark.parametrize(
-    'state', [state for state in ConnectionState if state != ConnectionState.DEAD]
-)
-def test_it_goes_on_whatever_the_connection_does(state):
-    assert check(run(), state=state) is None
-
-
-ENDS = [
-    (
-        {'state': ConnectionState.DEAD, 'reason': 'no session for 60 s'},
-        RunOutcome.DEAD,
-        'no session for 60 s',
-    ),
-    ({'latched': True}, RunOutcome.STOPPED, 'Safety cage latched'),
-    ({'stopped': True}, RunOutcome.STOPPED, 'Stop service called'),
-    ({'at_s': 15.0}, RunOutcome.TIMEOUT, '10 s elapsed'),
-]
-
-
-@pytest.mark.parametrize(('changes', 'outcome', 'text'), ENDS)
-def test_it_ends_by_itself(changes, outcome, text):
-    assert check(run(10.0), **changes) == (outcome, text)
-
-
-def test_time_ends_it_not_a_moment_too_soon_and_never_without_a_bound():
-    assert check(run(10.0), at_s=14.999) is None
-    assert check(run(0.0), at_s=1e9) is None
-
-
-def test_the_first_to_say_so_counts():
-    ended = run(10.0)
-    ended.end(RunOutcome.SUCCESS, 'in the box')
-    ended.end(RunOutcome.CANCELLED, 'cancelled')
-    assert check(ended, at_s=99.0, state=ConnectionState.DEAD, latched=True) == (
-        RunOutcome.SUCCESS,
-        'in the box',
-    )
-    given_up = run()
-    assert check(given_up, state=ConnectionState.DEAD, reason='gone')[0] is RunOutcome.DEAD
-    assert check(given_up) == (RunOutcome.DEAD, 'gone')
 
 
 def test_the_outcomes_are_those_of_the_action():

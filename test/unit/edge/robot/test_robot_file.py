@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.edge.robot_rig import ARM, BASE, changed, PAN_PATH, REMOVED, ROBOTS, SIM_ARM
+from support.refusals import refused
 
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot import urdf
@@ -71,10 +72,6 @@ def test_the_robots_are_those_of_lerobot():
     assert base.interlocks == (
         Interlock('obstacle', 'front_distance', 0.35, None, {'linear.x': 0.0}),
     )
-
-
-def test_a_robot_needs_no_camera():
-    assert parse(changed('cameras', {}), 'f').cameras == ()
 
 
 @pytest.mark.parametrize(
@@ -193,11 +190,11 @@ def test_of_a_velocity_a_step_and_an_acceleration_do(given_limits, expected):
 def test_what_is_no_table_is_one_line(tmp_path, text, words):
     file = tmp_path / 'robot.yaml'
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(RobotFileError) as refused:
+    with pytest.raises(RobotFileError) as refusal:
         load(file)
-    assert str(refused.value).startswith(f'{file}: ')
-    assert words in str(refused.value)
-    assert len(str(refused.value).splitlines()) == 1
+    assert str(refusal.value).startswith(f'{file}: ')
+    assert words in str(refusal.value)
+    assert len(str(refusal.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize('text', ['1e-3', '1E-3', '+1.e-3', '.1e-2', '1.0e-3', '0.001'])
@@ -211,14 +208,6 @@ def test_a_name_that_looks_like_a_number_stays_a_name_in_quotes(tmp_path):
     file = tmp_path / 'robot.yaml'
     file.write_text(SIM_ARM.read_text().replace('name: sim_arm', 'name: "1e3"', 1))
     assert load(file).name == '1e3'
-
-
-def test_an_action_that_is_there_twice_is_refused(tmp_path):
-    file = tmp_path / 'robot.yaml'
-    line = '  shoulder_pan.pos: {joint: shoulder_pan, min: -9, max: 9, max_step: 9}\n'
-    file.write_text(SIM_ARM.read_text().replace('  gripper.pos:', f'{line}  gripper.pos:', 1))
-    with pytest.raises(RobotFileError, match=r"line \d+, column 3: duplicate 'shoulder_pan.pos'"):
-        load(file)
 
 
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
@@ -257,14 +246,6 @@ def test_a_file_that_is_nested_deeply_is_refused_where_it_begins_to_be(tmp_path,
     file.write_text(text * 3000)
     with pytest.raises(RobotFileError, match=r'line 1, column \d\d: nested more than 16 deep'):
         load(file)
-
-
-def test_what_was_given_is_shown_short():
-    content = ARM | {'name': 'x' * 100_000}
-    with pytest.raises(RobotFileError) as error:
-        parse(content, 'robot.yaml')
-    assert len(str(error.value)) < 300
-    assert '(100002 characters)' in str(error.value)
 
 
 def test_a_step_is_at_most_the_range():
@@ -348,7 +329,6 @@ def test_what_nothing_measures_stands():
 # the device of a person in a robot's file: what is taken, and each mistake in one line
 
 
-PLACE = 'f: intervention'
 PAN = 'shoulder_pan.pos'
 AXES = {PAN: {'axis': 0, 'scale': 0.5}}
 JOYSTICK = {'topic': 'joy', 'type': JOY, 'axes': AXES}
@@ -386,59 +366,36 @@ def test_a_joystick_has_axes_and_its_own_deadman():
     assert device.deadman_topic == 'joy'
 
 
-@pytest.mark.parametrize(
-    ('device', 'text'),
-    [
-        ('leader', 'must be a group of topic, type, timeout_s, deadman, axes'),
-        ({}, 'topic is missing'),
-        ({'topic': 'a b'}, 'topic must be the name of a topic'),
-        ({'topic': 'a', 'speed': 1}, "unknown field 'speed'"),
-        (
-            {'topic': 'a', 'type': 'sensor_msgs/Imu'},
-            'type must be one of trajectory_msgs/JointTrajectory',
-        ),
-        ({'topic': 'a', 'timeout_s': 0}, 'timeout_s must be a number from 0.01 to 2, got 0'),
-        ({'topic': 'a', 'timeout_s': 60}, 'timeout_s must be a number from 0.01 to 2, got 60'),
-        ({'topic': 'a', 'axes': AXES}, 'axes is of sensor_msgs/Joy, and this is'),
-        ({'topic': 'a', 'deadman': 4}, 'deadman must be a group of button, topic'),
-        ({'topic': 'a', 'deadman': {'button': 4}}, 'deadman: topic is missing'),
-        ({'topic': 'a', 'deadman': {'topic': 'joy'}}, 'deadman: button is missing'),
-        (
-            {'topic': 'a', 'deadman': {'topic': 'joy', 'button': -1}},
-            'deadman: button must be a whole number from 0 to 63, got -1',
-        ),
-        (
-            {'topic': 'a', 'deadman': {'topic': 'joy', 'button': 1.5}},
-            'deadman: button must be a whole number from 0 to 63, got 1.5',
-        ),
-        (
-            {'topic': 'a', 'deadman': {'topic': 'a', 'button': 1}},
-            'deadman: topic a has the type sensor_msgs/JointState; a deadman is a button',
-        ),
-        ({'topic': 'joint_trajectory'}, 'topic joint_trajectory is the command topic'),
-        ({'topic': 'joint_states'}, 'topic joint_states is also a state or camera topic'),
-        (
-            {'topic': 'a', 'deadman': {'topic': 'camera/front/image_raw', 'button': 0}},
-            'topic camera/front/image_raw is also a state or camera topic',
-        ),
-        ({'topic': 'a', 'type': 'geometry_msgs/Twist'}, 'geometry_msgs/Twist takes velocities'),
-        ({'topic': 'joy', 'type': JOY}, 'axes is missing'),
-        (JOYSTICK | {'axes': {}}, 'axes must be a mapping of actions to axes, got {}'),
-        (JOYSTICK | {'axes': {'tail': {'axis': 0, 'scale': 1}}}, "axes: no action 'tail'"),
-        (
-            JOYSTICK | {'axes': {PAN: {'axis': 0, 'scale': 0}}},
-            'but 0: the axis would move nothing',
-        ),
-        (JOYSTICK | {'axes': {PAN: {'axis': 0}}}, f'axes: {PAN}: scale is missing'),
-    ],
-)
-def test_a_mistake_is_one_line_with_its_place(device, text):
-    with pytest.raises(RobotFileError) as refused:
-        parsed(device)
-    line = str(refused.value)
-    assert line.startswith(PLACE)
-    assert text in line
-    assert '\n' not in line
+MISTAKES = [
+    ('leader',),
+    ({},),
+    ({'topic': 'a b'},),
+    ({'topic': 'a', 'speed': 1},),
+    ({'topic': 'a', 'type': 'sensor_msgs/Imu'},),
+    ({'topic': 'a', 'timeout_s': 0},),
+    ({'topic': 'a', 'timeout_s': 60},),
+    ({'topic': 'a', 'axes': AXES},),
+    ({'topic': 'a', 'deadman': 4},),
+    ({'topic': 'a', 'deadman': {'button': 4}},),
+    ({'topic': 'a', 'deadman': {'topic': 'joy'}},),
+    ({'topic': 'a', 'deadman': {'topic': 'joy', 'button': -1}},),
+    ({'topic': 'a', 'deadman': {'topic': 'joy', 'button': 1.5}},),
+    ({'topic': 'a', 'deadman': {'topic': 'a', 'button': 1}},),
+    ({'topic': 'joint_trajectory'},),
+    ({'topic': 'joint_states'},),
+    ({'topic': 'a', 'deadman': {'topic': 'camera/front/image_raw', 'button': 0}},),
+    ({'topic': 'a', 'type': 'geometry_msgs/Twist'},),
+    ({'topic': 'joy', 'type': JOY},),
+    (JOYSTICK | {'axes': {}},),
+    (JOYSTICK | {'axes': {'tail': {'axis': 0, 'scale': 1}}},),
+    (JOYSTICK | {'axes': {PAN: {'axis': 0, 'scale': 0}}},),
+    (JOYSTICK | {'axes': {PAN: {'axis': 0}}},),
+]
+
+
+@pytest.mark.golden
+def test_a_mistake_is_one_line_with_its_place(golden):
+    golden.holds('refusals/robot_person.txt', refused(MISTAKES, parsed, RobotFileError))
 
 
 def test_a_base_takes_velocities():

@@ -1,179 +1,96 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in a robot's file: each is one line with its place, what was given and allowed."""
+"""Limits from a URDF, and mistakes in a robot's file: each is one line with its place."""
 
 from __future__ import annotations
 
 from math import inf
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 from support.edge.robot_rig import ARM, BASE, changed, FRONT_PATH, PAN_PATH, REMOVED, SIM_ARM
+from support.refusals import refused
 
 from lerobot_serve.cage.description import Motion
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.edge.robot.file_format import RobotFileError
+from lerobot_serve.edge.robot.urdf import JointLimit, Urdf
 
-PAN = 'f: actions: shoulder_pan.pos'
-FRONT = 'f: cameras: observation.images.front'
 ODOMETRY = {'topic': 't', 'type': 'nav_msgs/Odometry', 'max_age_s': 1}
 # what each key may hold is in test/golden/refusals/robot_file.txt
 MISTAKES = [
-    ('speed', 1, "f: unknown field 'speed'; allowed are name, fps, state, cameras, actions, comm"),
-    ('name', 'two\nlines', r"f: name must be a text of at most 128 bytes, got 'two\nlines'"),
-    ('name', 'ü' * 65, 'f: name must be a text of at most 128 bytes'),
-    ('fps', 10**400, 'f: fps must be a number from 0.1 to 1000, got 1000000000000000000000000000'),
+    ('name', 'two\nlines'),
+    ('name', 'ü' * 65),
+    ('fps', 10**400),
     # state
-    ('state/0/topic', 'joint states', 'f: state[0]: topic must be the name of a topic like joint'),
-    ('state/0/type', 'sensor_msgs/Imu', 'f: state[0]: type must be one of sensor_msgs/JointState'),
-    ('state/0/type', 7, 'f: state[0]: type must be one of sensor_msgs/JointState, nav_msgs/Odome'),
-    ('state/0/type', 'nav_msgs/Odometry', "f: state[0]: unknown field 'joints'; allowed are topi"),
-    ('state/0/fields', ['a'], "f: state[0]: unknown field 'fields'; did you mean field?"),
-    ('state/0/joints', ['a', 7], 'f: state[0]: joints[1] must be a text of at most 128 bytes, go'),
-    ('state/0/joints', ['a', 'b', 'a'], 'f: state[0]: joints must be a list of different names, '),
-    ('state/0/field', 'speed', "f: state[0]: field must be 'position' or 'velocity' or 'effort',"),
-    ('state/0/field', ['position'], "f: state[0]: field must be 'position' or 'velocity' or 'eff"),
-    ('state/0/names', ['a'], 'f: state[0]: names must be 6, one for each value, got 1'),
-    ('state/0/names', [*'abcdea'], "f: state[0]: names must be a list of different names, got ['"),
-    ('state', [ARM['state'][0], ARM['state'][0]], "f: state: the name: duplicate 'shoulder_pan.p"),
-    (
-        'state',
-        [*ARM['state'], ODOMETRY | {'fields': ['pose.w']}],
-        'f: state[1]: fields[0] must be one of linear.x, linear.y, linear.z, angular.x',
-    ),
-    ('state/0/joints', ['shoulder_pan'], 'f: actions: shoulder_lift.pos: no state value measures'),
-    (
-        f'{PAN_PATH}/joint',
-        'elbow_flex',
-        "f: actions: joint: duplicate 'elbow_flex'",
-    ),
-    (
-        f'{PAN_PATH}/joint',
-        'nope',
-        f'{PAN}: joint is nope, but the state shoulder_pan.pos that measures it is the joint '
-        'shoulder_pan of joint_states; both must be one joint',
-    ),
-    (
-        'state/0/names',
-        [f'{joint}.pos' for joint in reversed(ARM['state'][0]['joints'])],
-        f'{PAN}: joint is shoulder_pan, but the state shoulder_pan.pos that measures it is the '
-        'joint gripper of joint_states',
-    ),
-    ('state/0/field', 'velocity', f'{PAN}: no state value measures shoulder_pan'),
+    ('state/0/topic', 'joint states'),
+    ('state/0/type', 'sensor_msgs/Imu'),
+    ('state/0/type', 'nav_msgs/Odometry'),
+    ('state/0/fields', ['a']),
+    ('state/0/joints', ['a', 7]),
+    ('state/0/field', 'speed'),
+    ('state/0/field', ['position']),
+    ('state/0/names', ['a']),
+    ('state/0/names', [*'abcdea']),
+    ('state', [ARM['state'][0], ARM['state'][0]]),
+    ('state', [*ARM['state'], ODOMETRY | {'fields': ['pose.w']}]),
+    ('state/0/joints', ['shoulder_pan']),
+    (f'{PAN_PATH}/joint', 'elbow_flex'),
+    (f'{PAN_PATH}/joint', 'nope'),
+    ('state/0/names', [f'{joint}.pos' for joint in reversed(ARM['state'][0]['joints'])]),
+    ('state/0/field', 'velocity'),
     # cameras
-    (f'{FRONT_PATH}/topic', '/a//b', f'{FRONT}: topic must be the name of a topic'),
-    (f'{FRONT_PATH}/type', 'jpeg', f'{FRONT}: type must be one of sensor_msgs/Image, sensor_msgs'),
-    (f'{FRONT_PATH}/topic', 'joint_states', 'f: topic joint_states has two types: sensor_msgs/Jo'),
+    (f'{FRONT_PATH}/topic', '/a//b'),
+    (f'{FRONT_PATH}/type', 'jpeg'),
+    (f'{FRONT_PATH}/topic', 'joint_states'),
     # actions
-    ('actions', {7: {}}, 'f: actions: the name 7 must be a text of at most 128 bytes'),
-    (f'{PAN_PATH}/speed', 1, f"{PAN}: unknown field 'speed'; allowed are joint, limits, min, m"),
-    (f'{PAN_PATH}/joint', 'elbow_flex', "f: actions: joint: duplicate 'elbow_flex'"),
-    (f'{PAN_PATH}/joint', 7, f'{PAN}: joint must be a text'),
-    (f'{PAN_PATH}/motion', 'torque', f'{PAN}: motion must be one of position, velocity, got'),
-    (f'{PAN_PATH}/min', REMOVED, f'{PAN}: min is missing'),
-    (f'{PAN_PATH}/min', 1.9, f'{PAN}: min must be below max, got 1.9 and 1.9'),
-    (f'{PAN_PATH}/min', 2, f'{PAN}: min must be below max, got 2 and 1.9'),
-    (f'{PAN_PATH}/max', float('nan'), f'{PAN}: max must be a number from -1e+06 to 1e+06, got na'),
-    (f'{PAN_PATH}/max', 1e7, f'{PAN}: max must be a number from -1e+06 to 1e+06, got 10000000.'),
-    (f'{PAN_PATH}/max_step', 0, f'{PAN}: max_step must be in [1e-06, 3.8], from min to max, got '),
-    (f'{PAN_PATH}/max_step', -0.1, f'{PAN}: max_step must be in [1e-06, 3.8], from min to max, g'),
-    (f'{PAN_PATH}/max_step', REMOVED, f'{PAN}: max_step or max_velocity is missing'),
-    (f'{PAN_PATH}/max_velocity', 0, f'{PAN}: max_velocity must be a number from 1e-06 to 1e+06, '),
-    (f'{PAN_PATH}/max_acceleration', inf, f'{PAN}: max_acceleration must be a number from 1e-06 '),
-    (f'{PAN_PATH}/max_lead', -1, f'{PAN}: max_lead must be a number from 1e-06 to 1e+06, got -1'),
-    (f'{PAN_PATH}/limits', 'urdf', f'{PAN}: limits is urdf, but the file names no'),
-    (f'{PAN_PATH}/limits', 'none', f"{PAN}: limits must be 'file' or 'urdf', got 'none'"),
-    ('limits', 'urdf', f'{PAN}: limits is urdf, but the file names no urdf'),
+    ('actions', {7: {}}),
+    (f'{PAN_PATH}/motion', 'torque'),
+    (f'{PAN_PATH}/min', 1.9),
+    (f'{PAN_PATH}/max_step', 0),
+    (f'{PAN_PATH}/max_velocity', 0),
+    (f'{PAN_PATH}/max_acceleration', inf),
+    (f'{PAN_PATH}/limits', 'urdf'),
+    (f'{PAN_PATH}/limits', 'none'),
+    ('limits', 'urdf'),
     # command
-    ('command/topic', 'joint_states', 'f: command: command topic joint_states is also an input'),
-    ('command/type', 'Twist', 'f: command: type must be one of trajectory_msgs/JointTrajectory, '),
-    ('command/type', 'geometry_msgs/Twist', 'f: command: geometry_msgs/Twist takes velocities o'),
-    ('command/frame_id', 'base', 'f: command: frame_id is of the type geometry_msgs/TwistStamped'),
-    ('command/time_from_start_s', -1, 'f: command: time_from_start_s must be a number from 0 to '),
+    ('command/topic', 'joint_states'),
+    ('command/type', 'geometry_msgs/Twist'),
+    ('command/frame_id', 'base'),
+    ('command/time_from_start_s', -1),
     # interlocks
-    ('interlocks/low', {'then': {}}, 'f: interlocks: low: state is missing; it must be a text of'),
-    (
-        'interlocks/low',
-        {'state': 'height', 'below': 1, 'then': {'gripper.pos': 0}},
-        "f: interlocks: low: no state 'height'; there are shoulder_pan.pos, shoulder_lift.pos",
-    ),
-    (
-        'interlocks/low',
-        {'state': 'gripper.pos', 'below': 1, 'then': {'jaw': 0}},
-        "f: interlocks: low: then: no action 'jaw'; there are shoulder_pan.pos",
-    ),
-    (
-        'interlocks/low',
-        {'state': 'gripper.pos', 'below': 1, 'then': {'gripper.pos': 9}},
-        'f: interlocks: low: then: gripper.pos must be in its limits [-0.2, 1.8], got 9',
-    ),
-    (
-        'interlocks/low',
-        {'state': 'gripper.pos', 'below': 1, 'then': {}},
-        'f: interlocks: low: then must be a mapping of actions to values, got {}',
-    ),
-    (
-        'interlocks/low',
-        {'state': 'gripper.pos', 'below': 1, 'then': {'gripper.pos': None}},
-        'f: interlocks: low: then: gripper.pos must be a number from -1e+06 to 1e+06, got None',
-    ),
     (
         'interlocks/low',
         {'state': 'gripper.pos', 'below': 1, 'above': 1, 'then': {'gripper.pos': 0}},
-        'f: interlocks: low: below must be less than above, got 1',
     ),
-    # safe pose
-    ('safe_pose/gripper.pos', REMOVED, 'f: safe_pose: gripper.pos is missing'),
-    ('safe_pose/jaw', 0, "f: safe_pose: no action 'jaw'; there are shoulder_pan.pos, should"),
-    ('safe_pose/gripper.pos', 2, 'f: safe_pose: gripper.pos must be in its limits [-0.2, 1.8]'),
-    ('safe_pose/gripper.pos', float('nan'), 'f: safe_pose: gripper.pos must be a number from -1e'),
     # names
-    ('rename_map', 'front', 'f: rename_map must be a mapping from names to a text of at most 128'),
-    ('rename_map', {'jaw': 'x'}, "f: rename_map: no state, camera or action 'jaw'; there are"),
-    ('rename_map', {'gripper.pos': ''}, 'f: rename_map: gripper.pos must be a text of at most'),
-    (
-        'rename_map',
-        {'gripper.pos': 'elbow_flex.pos'},
-        "f: rename_map: after renaming: duplicate 'elbow_flex.pos'",
-    ),
-    (
-        'rename_map',
-        {'observation.images.front': 'observation.images.wrist'},
-        "f: rename_map: after renaming: duplicate 'observation.images.wrist'",
-    ),
+    ('rename_map', 'front'),
+    ('rename_map', {'jaw': 'x'}),
+    ('rename_map', {'gripper.pos': ''}),
+    ('rename_map', {'gripper.pos': 'elbow_flex.pos'}),
+    ('rename_map', {'observation.images.front': 'observation.images.wrist'}),
 ]
-FORWARDS = 'f: actions: linear.x'
 MISTAKES_OF_A_BASE = [
-    ('actions/linear.x/min', 0.1, f'{FORWARDS}: min to max must include 0, got 0.1 to 0.4'),
-    ('actions/linear.x/max_lead', 1, f"{FORWARDS}: unknown field 'max_lead'; did you mean max_st"),
-    ('actions/linear.x/max_acceleration', REMOVED, f'{FORWARDS}: max_step or max_acceleration is'),
-    ('actions/linear.x/joint', 'wheel', "f: command: geometry_msgs/TwistStamped has no 'wheel'; "),
-    (
-        'command',
-        {'topic': 'c', 'type': 'trajectory_msgs/JointTrajectory'},
-        'f: command: trajectory_msgs/JointTrajectory takes positions only',
-    ),
-    (
-        'safe_pose',
-        {'linear.x': 0.1, 'angular.z': 0},
-        'f: safe_pose: linear.x is a velocity and must be 0 in a pose, got 0.1',
-    ),
+    ('actions/linear.x/min', 0.1),
+    ('actions/linear.x/max_lead', 1),
+    ('actions/linear.x/max_acceleration', REMOVED),
+    ('actions/linear.x/joint', 'wheel'),
+    ('command', {'topic': 'c', 'type': 'trajectory_msgs/JointTrajectory'}),
+    ('safe_pose', {'linear.x': 0.1, 'angular.z': 0}),
 ]
 
 
-@pytest.mark.parametrize(
-    ('content', 'path', 'value', 'text'),
-    [
-        *((ARM, *mistake) for mistake in MISTAKES),
-        *((BASE, *mistake) for mistake in MISTAKES_OF_A_BASE),
-    ],
-)
-def test_a_mistake_is_one_line_with_its_place(content, path, value, text):
-    with pytest.raises(RobotFileError) as refused:
-        parse(changed(path, value, content), 'f')
-    assert str(refused.value).startswith(text)
-    assert len(str(refused.value).splitlines()) == 1
+@pytest.mark.golden
+def test_a_mistake_is_one_line_with_its_place(golden):
+    def said(content: dict, mistakes: list[tuple[str, object]]) -> str:
+        return refused(
+            mistakes, lambda path, value: parse(changed(path, value, content), 'f'), RobotFileError
+        )
+
+    found = said(ARM, MISTAKES) + said(BASE, MISTAKES_OF_A_BASE)
+    golden.holds('refusals/robot_mistakes.txt', found)
 
 
 def test_a_joint_state_is_positions_or_velocities():
@@ -232,13 +149,6 @@ def test_whatever_stands_anywhere_it_is_a_robot_or_one_line(place, value):
         assert set(forced) <= {limit.name for limit in robot.actions}
 
 
-def test_two_actions_with_each_others_joint_are_refused():
-    content = changed(f'{PAN_PATH}/joint', 'elbow_flex')
-    content['actions']['elbow_flex.pos']['joint'] = 'shoulder_pan'
-    with pytest.raises(RobotFileError, match='joint is elbow_flex, but the state shoulder_pan'):
-        parse(content, 'f')
-
-
 @pytest.mark.parametrize(
     ('text', 'read_as'),
     [
@@ -255,10 +165,10 @@ def test_two_actions_with_each_others_joint_are_refused():
 def test_a_number_that_yaml_reads_otherwise_is_refused(tmp_path, text, read_as):
     file = tmp_path / 'robot.yaml'
     file.write_text(SIM_ARM.read_text().replace('fps: 30', f'fps: {text}'))
-    with pytest.raises(RobotFileError) as refused:
+    with pytest.raises(RobotFileError) as refusal:
         load(file)
-    assert f'{text} is ambiguous (YAML 1.1 reads {read_as}); write' in str(refused.value)
-    assert f'{file}: not YAML (line ' in str(refused.value)
+    assert f'{text} is ambiguous (YAML 1.1 reads {read_as}); write' in str(refusal.value)
+    assert f'{file}: not YAML (line ' in str(refusal.value)
 
 
 @pytest.mark.parametrize('text', ['30', '30.', '30.0', '3e1', '3.0e+1', '+30', '0.3e2'])
@@ -266,3 +176,162 @@ def test_a_plain_decimal_is_read_as_it_is_written(tmp_path, text):
     file = tmp_path / 'robot.yaml'
     file.write_text(SIM_ARM.read_text().replace('fps: 30', f'fps: {text}'))
     assert load(file).fps == 30
+
+
+BOUNDS = 'lower="-1.5" upper="1.25" effort="10" velocity="3"'
+
+
+def urdf(*joints: str) -> str:
+    return f'<?xml version="1.0"?>\n<robot name="arm">{"".join(joints)}</robot>'
+
+
+def joint(name: str = 'pan', kind: str = 'revolute', bounds: str | None = BOUNDS) -> str:
+    limit = '' if bounds is None else f'<limit {bounds}/>'
+    return f'<joint name="{name}" type="{kind}"><parent link="a"/>{limit}</joint>'
+
+
+@pytest.mark.parametrize(
+    ('kind', 'bounds', 'expected'),
+    [
+        ('revolute', BOUNDS, JointLimit(-1.5, 1.25, 3.0)),
+        ('prismatic', BOUNDS, JointLimit(-1.5, 1.25, 3.0)),
+        # what is left out of a joint with ends is 0
+        ('revolute', 'upper="1" velocity="3"', JointLimit(0.0, 1.0, 3.0)),
+        ('revolute', 'lower="-1" upper="1"', JointLimit(-1.0, 1.0, None)),
+        ('continuous', 'velocity="3"', JointLimit(None, None, 3.0)),
+        # a wheel has no ends, whatever else is written there
+        ('continuous', BOUNDS, JointLimit(None, None, 3.0)),
+        ('continuous', None, JointLimit(None, None, None)),
+        # how exporters say that there is no limit
+        ('revolute', 'lower="-1e16" upper="INF" velocity="1e9"', JointLimit(None, None, None)),
+    ],
+)
+def test_the_limits_of_a_joint(kind, bounds, expected):
+    assert Urdf(urdf(joint(kind=kind, bounds=bounds)), 'arm').limit('pan', 'f') == expected
+
+
+def test_only_the_robots_own_joints_count():
+    elsewhere = '<transmission><joint name="pan"/></transmission><ros2_control><joint name="pan"/>'
+    text = urdf(joint(), elsewhere, '</ros2_control>')
+    assert Urdf(text, 'arm').limit('pan', 'f') == JointLimit(-1.5, 1.25, 3.0)
+
+
+UNUSABLE = [
+    ('',),
+    ('<robot>',),
+    ('<robot>\x00</robot>',),
+    ('<sdf/>',),
+    (urdf(joint(), joint()),),
+    ('<!DOCTYPE robot SYSTEM "/etc/passwd"><robot/>',),
+    ('<!DOCTYPE r [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]><robot name="&b;"/>',),
+    ('<robot name="&a;"/>',),
+    (urdf(joint('tilt')),),
+    (urdf(),),
+    (urdf(joint(kind='fixed')),),
+    (urdf('<joint name="pan"/>'),),
+    (urdf(joint(bounds=None)),),
+    (urdf(joint(bounds='lower="${low}" velocity="1"')),),
+    (urdf(joint(bounds='lower="nan" velocity="1"')),),
+    (urdf(joint(bounds='velocity="0"')),),
+]
+
+
+@pytest.mark.golden
+def test_what_cannot_be_used_is_one_line(golden):
+    said = refused(UNUSABLE, lambda text: Urdf(text, 'arm').limit('pan', 'f'), RobotFileError)
+    golden.holds('refusals/urdf.txt', said)
+
+
+@given(st.text(max_size=40) | st.sampled_from([joint(), urdf(joint())]))
+def test_whatever_the_text_it_is_a_urdf_or_one_line(text):
+    try:
+        Urdf(text, 'arm')
+    except RobotFileError as error:
+        assert len(str(error).splitlines()) == 1
+
+
+# with a robot's file
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    names = [limits['joint'] for limits in ARM['actions'].values()]
+    (tmp_path / 'arm.urdf').write_text(urdf(*map(joint, names), joint('linear.x')))
+    return tmp_path
+
+
+def pan(folder: Path, **limits: object):
+    content = changed(PAN_PATH, {'joint': 'shoulder_pan', 'limits': 'urdf', **limits})
+    return parse(changed('urdf', 'arm.urdf', content), 'f', folder).actions[0]
+
+
+def numbers(action) -> tuple[float, ...]:
+    return action.low, action.high, action.max_step, action.max_velocity
+
+
+@pytest.mark.parametrize(
+    ('limits', 'expected'),
+    [
+        ({}, (-1.5, 1.25, 0.1, 3.0)),
+        ({'min': -1, 'max': 1, 'max_velocity': 1.5}, (-1.0, 1.0, 0.05, 1.5)),
+        ({'max_step': 0.01}, (-1.5, 1.25, 0.01, 3.0)),
+    ],
+)
+def test_a_robots_file_may_narrow_what_its_urdf_allows(folder, limits, expected):
+    assert numbers(pan(folder, **limits)) == expected
+
+
+WIDER = [
+    ({'min': -1.6},),
+    ({'max': 1.3},),
+    ({'max_velocity': 4},),
+    ({'min': 1.25},),
+    ({'joint': 'tilt'},),
+]
+
+
+@pytest.mark.golden
+def test_and_never_widen_it(folder, golden):
+    said = refused(WIDER, lambda limits: pan(folder, **limits), RobotFileError)
+    golden.holds('refusals/robot_urdf.txt', said.replace(f'{folder}/', ''))
+
+
+def test_the_whole_file_may_take_the_limits_of_its_urdf(folder):
+    actions = {
+        name: {'joint': limits['joint']} for name, limits in changed('x', 0)['actions'].items()
+    }
+    own = {'joint': 'gripper', 'limits': 'file', 'min': -2, 'max': 2, 'max_step': 1}
+    content = changed('actions', {**actions, 'gripper.pos': own})
+    content = changed('limits', 'urdf', changed('urdf', 'arm.urdf', content))
+    content['safe_pose']['elbow_flex.pos'] = 1
+    robot = parse(content, 'f', folder)
+    assert {numbers(action) for action in robot.actions[:-1]} == {(-1.5, 1.25, 0.1, 3.0)}
+    assert numbers(robot.actions[-1])[:2] == (-2.0, 2.0)
+
+
+def test_what_a_urdf_does_not_limit_the_file_must(folder):
+    (folder / 'arm.urdf').write_text(urdf(joint('shoulder_pan', 'continuous', None)))
+    with pytest.raises(RobotFileError, match=r'shoulder_pan\.pos: min is missing'):
+        pan(folder)
+    with pytest.raises(RobotFileError, match='max_step or max_velocity is missing'):
+        pan(folder, min=-1, max=1)
+    assert numbers(pan(folder, min=-1, max=1, max_step=0.5)) == (-1.0, 1.0, 0.5, 15.0)
+
+
+def test_of_a_velocity_the_urdf_limits_both_directions(folder):
+    limits = {'joint': 'linear.x', 'motion': 'velocity', 'limits': 'urdf', 'max_acceleration': 2}
+    content = changed('urdf', 'arm.urdf', changed('actions/linear.x', limits, BASE))
+    action = parse(content, 'f', folder).actions[0]
+    assert (action.motion, action.low, action.high) == (Motion.VELOCITY, -3.0, 3.0)
+    assert (action.max_step, action.max_velocity) == (0.1, inf)
+
+
+def test_a_urdf_lies_beside_the_robots_file(folder):
+    (folder / 'robot.yaml').write_text(f'{changed("urdf", "arm.urdf")}')
+    assert load(folder / 'robot.yaml').name == 'sim_arm'
+    (folder / 'robot.yaml').write_text(f'{changed("urdf", "leg.urdf")}')
+    with pytest.raises(RobotFileError, match=r'leg\.urdf: cannot be read \(No such file'):
+        load(folder / 'robot.yaml')
+    (folder / 'leg.urdf').write_bytes(urdf(joint()).encode('utf-16'))
+    with pytest.raises(RobotFileError, match=r'leg\.urdf: not XML in UTF-8'):
+        load(folder / 'robot.yaml')

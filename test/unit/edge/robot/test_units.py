@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.edge.request_pipeline_rig import guided, hear
 from support.edge.robot_rig import BASE, changed, SIM_ARM
+from support.refusals import refused
 
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cage.limits_encoding import decode_limits
@@ -79,27 +80,21 @@ def test_a_number_of_the_policy_is_so_many_of_the_robot(
     assert isclose(unit.scale * given_policy + unit.offset, expected_robot, abs_tol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ('robot', 'policy', 'calibrated', 'text'),
-    [
-        ('rad', 'm', None, 'm cannot be converted to rad'),
-        ('rad', 'deg/s', None, 'cannot be converted'),
-        ('range_m100_100', 'deg', None, 'deg cannot be converted to range_m100_100'),
-        ('range_0_100', 'range_m100_100', (0.0, 1.0), 'cannot be converted'),
-        ('rad', 'range_0_100', None, r'needs calibrated: \[at 0, at 100\]'),
-        ('rad', 'range_m100_100', (1.0, 1.0), 'two different numbers in rad'),
-        (
-            'rad',
-            'deg',
-            (0.0, 1.0),
-            'calibrated is only for a policy in range_m100_100 or range_0_100',
-        ),
-        ('rad', 'rad', (0.0, 1.0), 'calibrated is only for'),
-    ],
-)
-def test_units_that_do_not_convert_are_refused(robot, policy, calibrated, text):
-    with pytest.raises(ValueError, match=text):
-        convert_between(robot, policy, calibrated)
+UNCONVERTIBLE = [
+    ('rad', 'm', None),
+    ('rad', 'deg/s', None),
+    ('range_m100_100', 'deg', None),
+    ('range_0_100', 'range_m100_100', (0.0, 1.0)),
+    ('rad', 'range_0_100', None),
+    ('rad', 'range_m100_100', (1.0, 1.0)),
+    ('rad', 'deg', (0.0, 1.0)),
+    ('rad', 'rad', (0.0, 1.0)),
+]
+
+
+@pytest.mark.golden
+def test_units_that_do_not_convert_are_refused(golden):
+    golden.holds('refusals/units.txt', refused(UNCONVERTIBLE, convert_between, ValueError))
 
 
 def test_without_a_conversion_nothing_is_touched():
@@ -169,33 +164,23 @@ def test_traces_and_audits_have_the_limits_in_the_unit_of_the_commands():
     )
 
 
-@pytest.mark.parametrize(
-    ('content', 'text'),
-    [
-        (
-            {'shoulder_pan': DEGREES},
-            "no state or action 'shoulder_pan'; did you mean",
-        ),
-        ({NAME: 'deg'}, f'f: units: {NAME} must be a group of robot, policy, calibrated'),
-        ({NAME: {'robot': 'rad'}}, f'f: units: {NAME}: policy is missing'),
-        ({NAME: {'robot': 'rad', 'policy': 'grad'}}, 'policy must be one of rad, deg, m, mm'),
-        ({NAME: {'robot': 'rad', 'policy': 'mm'}}, 'mm cannot be converted to rad'),
-        (
-            {NAME: {'robot': 'rad/s', 'policy': 'rad/s'}},
-            'a position, and rad/s is not its unit',
-        ),
-        ({NAME: {**DEGREES, 'calibrated': 3}}, 'calibrated must be two numbers, got 3'),
-        (
-            {NAME: {'robot': 'rad', 'policy': 'range_0_100', 'calibrated': [0, True]}},
-            'calibrated[1] must be a number from -1e+06 to 1e+06, got True',
-        ),
-        ({NAME: {**DEGREES, 'unit': 'rad'}}, "unknown field 'unit'; allowed are robot, policy"),
-    ],
-)
-def test_a_mistake_in_the_units_is_named_with_its_place(content, text):
-    with pytest.raises(RobotFileError) as refused:
-        parse(changed('units', content), 'f')
-    assert text in str(refused.value)
+MISTAKES = [
+    ({'shoulder_pan': DEGREES},),
+    ({NAME: 'deg'},),
+    ({NAME: {'robot': 'rad'}},),
+    ({NAME: {'robot': 'rad', 'policy': 'grad'}},),
+    ({NAME: {'robot': 'rad', 'policy': 'mm'}},),
+    ({NAME: {'robot': 'rad/s', 'policy': 'rad/s'}},),
+    ({NAME: {**DEGREES, 'calibrated': 3}},),
+    ({NAME: {'robot': 'rad', 'policy': 'range_0_100', 'calibrated': [0, True]}},),
+    ({NAME: {**DEGREES, 'unit': 'rad'}},),
+]
+
+
+@pytest.mark.golden
+def test_a_mistake_in_the_units_is_named_with_its_place(golden):
+    said = refused(MISTAKES, lambda units: parse(changed('units', units), 'f'), RobotFileError)
+    golden.holds('refusals/robot_units.txt', said)
 
 
 def test_a_command_and_what_measures_it_must_be_in_one_unit():

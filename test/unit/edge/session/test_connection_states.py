@@ -173,15 +173,6 @@ def test_a_robot_that_every_server_refuses_is_given_up_at_its_bound(
         assert event is None
 
 
-def test_a_robot_that_never_had_a_session_waits_for_ever():
-    clock = Clock()
-    for state in (ConnectionState.CONNECTING, ConnectionState.DEAD):
-        connection = in_state(state, clock)
-        clock.now_ns += 10**9 * S
-        assert connection.check_timers(wanted_since_ns=0, **TIMES) is None
-        assert connection.state == state
-
-
 def test_the_time_offline_counts_from_the_loss_whatever_servers_say_meanwhile():
     clock = Clock()
     connection = in_state(ConnectionState.RECONNECTING, clock)
@@ -214,22 +205,6 @@ def test_a_refusal_is_for_later_or_for_good(refusal):
         assert REFUSAL_EVENTS[refusal] == (
             ConnectionEvent.SESSION_LOST if refusal in ASK_AGAIN else ConnectionEvent.INCOMPATIBLE
         )
-
-
-@pytest.mark.parametrize('refusal', [refusal for refusal in Refusal if refusal])
-def test_a_first_server_that_refuses_is_told_and_asked_again(refusal):
-    connection = in_state(ConnectionState.CONNECTING)
-    assert connection.handle(REFUSAL_EVENTS[refusal], 'not this robot') is None
-    assert (connection.state, connection.reason) == (ConnectionState.CONNECTING, 'not this robot')
-
-
-@pytest.mark.parametrize('refusal', [refusal for refusal in Refusal if refusal])
-def test_on_reconnect_a_violation_is_the_end_and_the_rest_is_not(refusal):
-    connection = in_state(ConnectionState.RECONNECTING)
-    connection.handle(REFUSAL_EVENTS[refusal], 'refused')
-    dead = refusal not in ASK_AGAIN
-    assert connection.state == (ConnectionState.DEAD if dead else ConnectionState.RECONNECTING)
-    assert connection.reason == 'refused'
 
 
 # the connection under any sequence of events, from any thread

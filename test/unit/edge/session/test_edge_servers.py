@@ -25,32 +25,10 @@ def fail(asked: ServerSelection, times: int) -> list[tuple[str, float]]:
     return seen
 
 
-def test_the_preferred_one_is_asked_first():
-    assert servers().current == servers().preferred == '/a'
-
-
-def test_the_next_is_asked_at_once_until_all_were_tried():
-    assert fail(servers(), 6) == [
-        ('/b', 0.0),
-        ('/c', 0.0),
-        ('/a', 0.25),
-        ('/b', 0.0),
-        ('/c', 0.0),
-        ('/a', 0.5),
-    ]
-
-
 def test_the_wait_is_drawn_from_all_of_its_length():
     draws = iter([0.0, 0.999, 0.5])
     waits = [wait_s for _, wait_s in fail(servers(('/a',), lambda: next(draws)), 3)]
     assert waits == pytest.approx([0.0, 0.999, 1.0])
-
-
-def test_a_failover_draws_nothing():
-    def never() -> float:
-        raise AssertionError('no wait was due')
-
-    assert fail(servers(random=never), 2) == [('/b', 0.0), ('/c', 0.0)]
 
 
 def test_the_reasons_are_told_in_the_order_of_preference_until_one_answers():

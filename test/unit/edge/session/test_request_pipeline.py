@@ -13,7 +13,6 @@ from support.edge.requester_rig import Bench, CHUNK, MS, played
 from lerobot_serve.contract.data_path.execution_report import decode, ExecutedRun, ExecutionReport
 from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.schema import Flag, Status
-from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES, elapsed_time
 from lerobot_serve.edge.session.pipeline import EpisodeRequest, ReplyResult
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
@@ -113,16 +112,6 @@ def test_an_answer_that_is_no_chunk_says_what_it_is(status, outcome, reason):
     assert bench.pipeline.in_flight is None
 
 
-def test_a_state_that_the_server_lost_is_counted_and_the_chunk_is_played():
-    bench = guided()
-    request = bench.send_request()
-    hear(bench, request, header=request.header.for_reply(Flag.STATE_LOST))
-    assert bench.drops == {'state_lost': 1}
-    assert played(bench) == CHUNK.tolist()
-    hear(bench, bench.send_request())
-    assert bench.drops == {'state_lost': 1}
-
-
 def test_a_change_of_policy_is_counted_and_the_chunk_is_played():
     bench = guided()
     request = bench.send_request()
@@ -146,18 +135,6 @@ def test_a_request_tells_what_was_executed():
 # episodes
 
 
-def test_an_episode_begins_with_each_request_until_a_chunk_counts():
-    bench = guided()
-    flags = []
-    for changes in ({'status': Status.POLICY_ERROR}, {'robot': CHUNK * np.nan}, {}, {}):
-        request = bench.send_request()
-        flags.append(request.header.flags)
-        hear(bench, request, **{'robot': CHUNK, **changes})
-    assert flags == [Flag.EPISODE_START] * 3 + [Flag.NONE]
-    bench.pipeline.begin_episode(EpisodeRequest(), notify_server=False)
-    assert bench.send_request().header.flags == Flag.EPISODE_START
-
-
 def test_an_episode_that_begins_ends_no_other_and_refuses_what_was_asked_for_before():
     bench = guided()
     hear(bench, bench.send_request())
@@ -166,14 +143,6 @@ def test_an_episode_that_begins_ends_no_other_and_refuses_what_was_asked_for_bef
     # the requester has ended the one before, when it was told to
     assert bench.actions.episodes_ended == 0
     assert (bench.actions.rows_left, bench.actions.epoch) == (0, mark.epoch + 1)
-
-
-def test_a_session_opened_again_in_mid_episode_begins_none():
-    bench = guided()
-    hear(bench, bench.send_request())
-    begin_session(bench, server='/b')
-    request = bench.send_request()
-    assert (request.header.flags, request.header.seq) == (Flag.NONE, 1)
 
 
 def test_an_episode_that_nobody_named_gets_a_name_and_a_named_one_keeps_it():
@@ -211,14 +180,6 @@ def test_a_message_that_cannot_be_read_explains_no_later_request():
     assert bench.pipeline.unreadable == ''
 
 
-def test_what_is_missing_is_no_drop():
-    bench = guided()
-    bench.observations.errors.append(InputsNotReady('front is 2 s old'))
-    assert bench.pipeline.send_request(bench.settings) is None
-    assert bench.pipeline.status.waiting_for == 'front is 2 s old'
-    assert bench.drops == {}
-
-
 # a chunk is held against what was agreed, and joins what is left as RTC and the operator say
 
 
@@ -254,14 +215,6 @@ def test_a_foreign_policy_ends_the_session_so_that_it_is_agreed_again():
     assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.SESSION_ENDED
     assert bench.drops == {'foreign_policy': 1}
     assert played(bench) == []
-
-
-def test_a_policy_that_the_server_declares_as_changed_is_taken():
-    bench = guided(AGREED)
-    assert (
-        flagged(bench, bench.send_request(), Flag.POLICY_CHANGED, policy='act@1')
-        is ReplyResult.MERGED
-    )
 
 
 def test_a_policy_that_was_declared_is_agreed_from_then_on():

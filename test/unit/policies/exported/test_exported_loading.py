@@ -26,11 +26,6 @@ def change_sidecar(**values):
     return lambda folder: (folder / FILES[0]).write_text(json.dumps({**rig.SIDECAR, **values}))
 
 
-def without(name):
-    kept = {key: value for key, value in rig.SIDECAR.items() if key != name}
-    return lambda folder: (folder / FILES[0]).write_text(json.dumps(kept))
-
-
 def normalize(**modes):
     return change_sidecar(normalization={**rig.SIDECAR['normalization'], **modes})
 
@@ -59,20 +54,11 @@ BROKEN = {
         'got neither .TorchScript, program.pt, is no longer served',
     ),
     'not JSON': (data('policy.json', b'{'), 'not JSON'),
-    'missing field': (without('inputs'), 'inputs is missing; it must be a list of different'),
-    'unknown field': (change_sidecar(speed=2), "unknown field 'speed'"),
-    'other kind': (change_sidecar(kind='act'), "kind must be 'exported', got 'act'"),
-    'later format': (change_sidecar(format_version=2), 'format_version must be 1 '),
     'other inputs': (change_sidecar(inputs=['state']), r'inputs must be state, observation.* got'),
-    'scale': (change_sidecar(image_scale='-1..1'), "image_scale must be '0..1' or '0..255'"),
-    'batch': (change_sidecar(batch=4), "batch must be 'dynamic' or 1, got 4"),
-    'noise': (change_sidecar(stochastic=1), 'stochastic must be true or false, got 1'),
     'same cameras': (
         change_sidecar(cameras=rig.SIDECAR['cameras'] * 2),
         'the cameras must have different names',
     ),
-    'no mode': (change_sidecar(normalization={}), 'normalization must be a group of state'),
-    'unknown mode': (normalize(state='q99'), "state must be 'none' or 'mean_std' or 'min_max'"),
     'other feature': (normalize(velocity='none'), 'normalization must be a group of'),
     'no statistics': (remove('statistics.safetensors'), 'lacks state.mean, state.std, which the'),
     'a statistic less': (change_statistics(action_max=None), "lacks action.max.*'min_max' of act"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each guard: where it trips, that it needs enough, and what it says."""
+"""Each guard: where it trips, that it needs enough, what it says, and what operators see of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+from support.router.canary_rig import started
 
+from lerobot_serve.contract.records import GuardState
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.facts import ArmCounts, counters, Facts, SlotFacts
 from lerobot_serve.router.canary.guards.rules import (
@@ -19,6 +21,7 @@ from lerobot_serve.router.canary.guards.rules import (
     rollback_reason,
     update_alarms,
 )
+from lerobot_serve.router.canary.guards.values import guard_values
 from lerobot_serve.router.canary.plan import GuardLimits
 
 SLOT = SlotFacts(
@@ -50,52 +53,26 @@ def test_nothing_trips_and_nothing_is_unseen():
     assert judged(facts()) == missing_data(facts(), LIMITS) == ''
 
 
-@pytest.mark.parametrize(
-    ('candidate', 'champion', 'others', 'told'),
-    [
-        (
-            {'failed_replies': 70},
-            {},
-            {},
-            '70 of the last 1000 requests of the candidate failed: 7.0 %, limit 2.0 % (champion '
-            '0.0 %)',
-        ),
-        (
-            {'failed_replies': 8, 'replies': 8},
-            {},
-            {},
-            '8 of the last 8 requests of the candidate failed: 100 %',
-        ),
-        ({'failed_replies': 300}, {'failed_replies': 40}, {}, 'limit 8.0 % (champion 4.0 %)'),
-        (
-            {'latency_ms_p95': 101.0},
-            {},
-            {},
-            'candidate latency p95 101 ms, champion 50 ms; limit 100 ms (2x)',
-        ),
-        ({'latency_ms_p95': 10.1}, {'latency_ms_p95': 0.0}, {}, 'limit 10 ms'),
-        (
-            {'trips': 500},
-            {},
-            {},
-            '500 of the last 20000 commands of the candidate were changed by the safety cage: '
-            '2.5 %, limit 1.0 % (champion 0.0 %)',
-        ),
-        ({'trips': 3000}, {'trips': 450}, {}, 'limit 4.5 % (champion 2.2 %)'),
-        ({'trips': 3000}, {'commands': 0}, {}, 'limit 1.0 % (champion 0.0 %)'),
-        (
-            {'fallbacks': 3000, 'oldest_age_s': 1.25},
-            {},
-            {},
-            'the fallback ladder, not from a chunk: 15 %, limit 5.0 % (champion 0.0 %); oldest '
-            'action 1.2 s',
-        ),
-        ({}, {}, {'divergence': 3.1}, 'divergence 3.1 spreads (limit 3) over 100'),
-        ({}, {}, {'divergence': math.inf}, 'divergence inf spreads'),
-    ],
-)
-def test_a_guard_trips_and_says_why(candidate, champion, others, told):
-    assert told in judged(facts(candidate, champion, **others))
+TRIPS = [
+    ({'failed_replies': 70}, {}, {}),
+    ({'failed_replies': 8, 'replies': 8}, {}, {}),
+    ({'failed_replies': 300}, {'failed_replies': 40}, {}),
+    ({'latency_ms_p95': 101.0}, {}, {}),
+    ({'latency_ms_p95': 10.1}, {'latency_ms_p95': 0.0}, {}),
+    ({'trips': 500}, {}, {}),
+    ({'trips': 3000}, {'trips': 450}, {}),
+    ({'trips': 3000}, {'commands': 0}, {}),
+    ({'fallbacks': 3000, 'oldest_age_s': 1.25}, {}, {}),
+    ({}, {}, {'divergence': 3.1}),
+    ({}, {}, {'divergence': math.inf}),
+]
+
+
+@pytest.mark.golden
+def test_a_guard_trips_and_says_why(golden):
+    said = [judged(facts(candidate, champion, **others)) for candidate, champion, others in TRIPS]
+    assert all(said)
+    golden.holds('canary/guards.txt', '\n'.join(said) + '\n')
 
 
 @pytest.mark.parametrize(
@@ -129,33 +106,25 @@ def test_no_guard_trips_at_its_limit_or_on_few(candidate, champion, others):
     assert judged(facts(candidate, champion, **others)) == ''
 
 
-@pytest.mark.parametrize(
-    ('candidate', 'champion', 'others', 'told'),
-    [
-        ({'replies': 99}, {}, {}, 'too few replies of the candidate in this step: 99 of 100'),
-        ({'latency_ms_p95': math.nan}, {}, {}, 'too few replies of the candidate to measure'),
-        ({}, {'latency_ms_p95': math.nan}, {}, 'too few replies of the champion to measure'),
-        ({'commands': 2999}, {}, {}, '2999 of 3000. Robots report executed actions'),
-        ({}, {}, {'divergence_samples': 0}, 'observations with a divergence: 0 of 20'),
-        ({}, {}, {'divergence': math.nan}, 'check that a shadow runs'),
-        (
-            {'arm': ArmCounts(9, 2, 2)},
-            {},
-            {},
-            '4 of 9 episodes of the candidate in this step',
-        ),
-        (
-            {},
-            {'arm': ArmCounts()},
-            {},
-            '0 of 0 episodes of the champion in this step have an outcome',
-        ),
-    ],
-)
-def test_what_was_not_seen_holds(candidate, champion, others, told):
-    seen = facts(candidate, champion, **others)
-    assert told in missing_data(seen, LIMITS)
-    assert judged(seen) == ''
+UNSEEN = [
+    ({'replies': 99}, {}, {}),
+    ({'latency_ms_p95': math.nan}, {}, {}),
+    ({}, {'latency_ms_p95': math.nan}, {}),
+    ({'commands': 2999}, {}, {}),
+    ({}, {}, {'divergence_samples': 0}),
+    ({}, {}, {'divergence': math.nan}),
+    ({'arm': ArmCounts(9, 2, 2)}, {}, {}),
+    ({}, {'arm': ArmCounts()}, {}),
+]
+
+
+@pytest.mark.golden
+def test_what_was_not_seen_holds(golden):
+    seen = [facts(candidate, champion, **others) for candidate, champion, others in UNSEEN]
+    assert not any(map(judged, seen))
+    said = [missing_data(each, LIMITS) for each in seen]
+    assert all(said)
+    golden.holds('canary/unseen.txt', '\n'.join(said) + '\n')
 
 
 def test_how_much_has_to_be_seen_is_a_matter_of_the_fleet():
@@ -224,3 +193,63 @@ def test_any_facts_can_be_judged(candidate, champion, divergence, samples):
 def test_a_candidate_that_does_better_trips_nothing(candidate, champion):
     best = replace(candidate, failed_replies=0, trips=0, fallbacks=0, latency_ms_p95=0.0)
     assert judged(Facts(best, champion)) == ''
+
+
+NAMES = ['failed_replies', 'latency', 'cage', 'fallback', 'halted', 'divergence']
+
+
+def values_of(seen: Facts, limits: GuardLimits = LIMITS) -> tuple[dict[str, GuardState], str]:
+    """Return the values by name and why the guards roll back, if all grew in one update."""
+    alarms = new_alarms()
+    grown = {arm: counters(getattr(seen, arm)) for arm in ('candidate', 'champion')}
+    update_alarms(alarms, grown, limits)
+    found = {value.name: value for value in guard_values(seen, alarms, limits)}
+    return found, rollback_reason(seen, alarms, limits)
+
+
+def test_without_data_there_are_limits_and_no_values():
+    found, _ = values_of(Facts(SlotFacts(), SlotFacts()))
+    assert list(found) == NAMES
+    assert all(math.isnan(value.value) for value in found.values())
+    assert [value.limit for value in found.values()] == [2.0, 10.0, 1.0, 5.0, 5.0, 3.0]
+    assert [value.minimum_samples for value in found.values()] == [100, 100, 3000, 3000, 2, 20]
+    assert not any(value.alarm for value in found.values())
+
+
+@pytest.mark.parametrize(
+    ('name', 'candidate', 'others', 'value', 'samples'),
+    [
+        ('failed_replies', {'replies': 200, 'failed_replies': 100}, {}, 50.0, 200),
+        ('cage', {'commands': 20_000, 'trips': 5000}, {}, 25.0, 20_000),
+        ('fallback', {'commands': 20_000, 'fallbacks': 10_000}, {}, 50.0, 20_000),
+        ('latency', {'replies': 200, 'latency_ms_p95': 11.0}, {}, 11.0, 200),
+        ('halted', {'halts': 4}, {}, 100.0, 4),
+        ('divergence', {}, {'divergence': 4.0, 'divergence_samples': 30}, 4.0, 30),
+    ],
+)
+def test_a_guard_that_rolls_back_shows_it(name, candidate, others, value, samples):
+    champion = SlotFacts(replies=1000, latency_ms_p95=5.0)
+    found, reason = values_of(Facts(SlotFacts(**candidate), champion, **others))
+    assert reason
+    shown = found[name]
+    assert (shown.value, shown.samples, shown.alarm) == (value, samples, 1.0)
+    assert shown.value > shown.limit
+    assert [each.name for each in found.values() if each.alarm == 1.0] == [name]
+
+
+def test_the_limit_rises_with_the_champion_and_is_zero_when_the_guard_is_off():
+    seen = Facts(SlotFacts(commands=9000), SlotFacts(commands=9000, trips=900))
+    assert values_of(seen)[0]['cage'].limit == pytest.approx(20.0)
+    off = GuardLimits(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    assert [value.limit for value in values_of(seen, off)[0].values()] == [0.0] * 6
+
+
+def test_evidence_is_a_share_of_what_rolls_back():
+    world = started()
+    world.grow('candidate', replies=100, failed_replies=4)
+    world.grow('champion', replies=1000)
+    world.poll()
+    record = world.canary.record
+    failed = guard_values(world.seen, record.alarms, world.canary.limits)[0]
+    assert 0 < failed.alarm < 1
+    assert failed.samples == 100

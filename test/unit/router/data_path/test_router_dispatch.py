@@ -14,7 +14,6 @@ from support.router.dispatch_rig import (
     SLOTS,
     TIMEOUT_NS,
 )
-from support.router.recording_transport import RecordingTransport
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
@@ -296,13 +295,6 @@ def test_one_suspect_is_asked_where_there_is_nobody_else():
     assert len(rig.replies) == 3
     assert rig.slots['prod'].is_healthy
     assert rig.texts == []
-
-
-def test_the_outside_of_tests_is_one():
-    outside = RecordingTransport(capacity=2)
-    for seq in range(3):
-        outside.send('/a1', bytes([seq]))
-    assert list(outside.sent) == [('/a1', b'\x01'), ('/a1', b'\x02')]
 
 
 # answers without actions: who is asked next, who is blamed, and what the robot is told

@@ -58,28 +58,6 @@ def begun(
     return flight
 
 
-def test_a_newer_one_ends_the_one_before(flights, robot):
-    first, second = flight_of(robot, 1), flight_of(robot, 2)
-    assert not flights.begin(first)
-    assert flights.begin(second)
-    assert (first.is_done, first.raw, second.is_done, len(flights)) == (True, b'', False, 1)
-    second.end()
-    assert not flights.begin(flight_of(robot, 3))
-
-
-def test_what_is_owed_is_due_when_the_oldest_was_asked_long_ago(flights, robot):
-    flights.add_pending(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
-    second = flights.add_pending(
-        begun(flights, robot, 2), '/a', RequestPurpose.LIVE, 900 * MS, TIMEOUT_NS
-    )
-    assert (second.since_ns, second.sent_ns) == (0, 900 * MS)
-    assert flights.next_due_ns == TIMEOUT_NS
-    assert list(flights.due(TIMEOUT_NS - 1)) == []
-    assert list(flights.due(TIMEOUT_NS)) == [(second, True)]
-    assert flights.next_due_ns is None
-    assert flights.take_pending('/a', 'robot', 1, 2) is None
-
-
 def test_an_answer_to_an_earlier_one_gives_the_newest_its_own_time(flights, robot):
     flights.add_pending(begun(flights, robot, 1), '/a', RequestPurpose.LIVE, 0, TIMEOUT_NS)
     second = flights.add_pending(

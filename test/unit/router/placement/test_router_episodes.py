@@ -170,19 +170,12 @@ def test_a_robot_that_a_router_does_not_know_yet_is_told_that_its_episode_moved(
     assert got(rig, IN_B, 'other') == ('a', 0)
 
 
-def test_two_robots_of_one_episode_are_both_told(rig):
+@pytest.mark.parametrize('policy_b', ['b@7', 'a@1'])
+def test_two_robots_of_one_episode_are_both_told_also_where_both_slots_have_one_policy(
+    rig, policy_b
+):
     rig.robot('other')
-    got(rig)
-    got(rig, IN_B, 'other')
-    rig.set_available('/b1', False)
-    assert got(rig) == ('a', Flag.POLICY_CHANGED)
-    rig.set_available('/b1', True)
-    assert got(rig, IN_B, 'other') == ('a', Flag.POLICY_CHANGED)
-
-
-def test_a_move_between_two_slots_of_one_policy_is_flagged_too(rig):
-    rig.robot('other')
-    rig.learn('/b1', 'a@1')
+    rig.learn('/b1', policy_b)
     got(rig)
     got(rig, IN_B, 'other')
     rig.set_available('/b1', False)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sticky table: an episode keeps its slot for its whole life, whatever the split does."""
+"""The split gives a slot, and an episode keeps it for its whole life, whatever the split."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+import hashlib
 from pathlib import Path
+import subprocess
+import sys
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +18,7 @@ import pytest
 from support.router.placement_rig import place
 
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable, REASON_LIMIT
-from lerobot_serve.router.placement.split import bucket, slot
+from lerobot_serve.router.placement.split import bucket, BUCKETS, slot
 from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
 from lerobot_serve.router.storage.writer import StoreWriter
 
@@ -40,52 +43,12 @@ def test_a_new_episode_is_placed_by_the_split():
     )
 
 
-def test_a_changed_split_does_not_move_an_episode():
-    table = PlacementTable(4)
-    place(table, 'ep_42', 'request', 30)
-    assert place(table, 'ep_42', 'request', 0) == Placement('ep_42', 29, 'a', 30, sticky=True)
-    assert place(table, 'ep_xyz', 'request', 0).slot == 'b'
-
-
-def test_a_new_episode_may_be_turned_to_the_other_slot_and_stays_there():
-    table = PlacementTable(4)
-    placement = place(table, 'ep_42', 'request', 30, turned)
-    assert placement == Placement('ep_42', 29, 'b', 30, reason='slot is drained')
-    assert place(table, 'ep_42', 'request', 100, refuse).slot == 'b'
-
-
-def test_nobody_is_asked_about_a_known_episode():
-    table = PlacementTable(4)
-    place(table, 'ep_42', 'request', 30)
-    assert place(table, 'ep_42', 'request', 30, refuse).sticky
-
-
 def test_what_could_not_be_chosen_is_not_remembered():
     table = PlacementTable(4)
     with pytest.raises(LookupError):
         place(table, 'ep_42', 'request', 30, refuse)
     assert len(table) == 0
     assert not place(table, 'ep_42', 'request', 30).sticky
-
-
-def test_a_known_episode_is_found():
-    table = PlacementTable(4)
-    assert table.find('ep_42') is None
-    assert table.find('') is None
-    place(table, 'ep_42', 'request', 30)
-    assert table.find('ep_42') == Placement('ep_42', 29, 'a', 30, sticky=True)
-
-
-def test_an_episode_that_had_to_move_stays_where_it_went():
-    table = PlacementTable(4)
-    place(table, 'ep_42', 'request', 30)
-    moved = table.move('ep_42', 'b', 'slot a is drained')
-    assert moved == Placement('ep_42', 29, 'b', 30, moved=True, reason='slot a is drained')
-    later = place(table, 'ep_42', 'request', 100, refuse)
-    assert (later.slot, later.sticky, later.moved) == ('b', True, True)
-    assert table.move('ep_42', 'a', 'slot b is drained').slot == 'a'
-    assert table.move('ep_42', 'a', 'slot b is drained').slot == 'a'
-    assert len(table) == 1
 
 
 def test_an_episode_that_was_forgotten_before_it_had_to_move_is_remembered_anew():
@@ -121,18 +84,6 @@ def test_a_long_reason_is_cut():
     table = PlacementTable(4)
     assert len(table.move('ep_42', 'b', 'x' * 5000).reason) == REASON_LIMIT
     assert len(place(table, 'one', '', 30, lambda s: (s, 'x' * 5000)).reason) == REASON_LIMIT
-
-
-def test_without_an_episode_each_request_stands_alone_and_is_not_remembered():
-    table = PlacementTable(4)
-    assert place(table, '', 'ep_42', 30) == Placement(
-        'ep_42', 29, 'a', 30, missing_episode_id=True
-    )
-    assert place(table, '', 'ep_42', 29).slot == 'b'
-    assert place(table, '', 'ep_xyz', 30).slot == 'b'
-    assert place(table, '', 'ep_42', 30, turned).slot == 'b'
-    assert len(table) == 0
-    assert table.find('ep_42') is None
 
 
 class Life(RuleBasedStateMachine):
@@ -180,6 +131,7 @@ class Life(RuleBasedStateMachine):
     def the_account_is_right(self):
         found = {name: self.table.find(name) for name in EPISODES}
         assert {n: (p.slot, p.moved) for n, p in found.items() if p} == dict(self.account)
+        assert all(placement.sticky for placement in found.values() if placement)
         assert len(self.table) == len(self.account) <= self.capacity
 
 
@@ -268,3 +220,41 @@ def test_alike_decisions_are_one_object():
     for number in range(10_000):
         place(table, f'episode {number}', 'request', 50)
     assert len({id(decided) for decided in table._placed.values()}) <= 100
+
+
+names = st.text(st.characters(exclude_categories=['Cs']))
+
+
+@pytest.mark.parametrize(('key', 'number'), [('ep_xyz', 77), ('ep_42', 29)])
+def test_the_documented_vectors(key, number):
+    assert bucket(key) == number
+
+
+def test_the_bucket_does_not_depend_on_the_process():
+    code = "from lerobot_serve.router.placement.split import bucket; print(bucket('ep_xyz'))"
+    command = [sys.executable, '-c', code]
+    assert subprocess.run(command, capture_output=True, timeout=60).stdout == b'77\n'
+
+
+@given(names)
+def test_the_bucket_is_what_the_module_says(key):
+    digest = hashlib.sha256(key.encode('utf-8')).hexdigest()
+    assert bucket(key) == int(digest[:16], 16) % 100
+
+
+@given(st.integers(0, BUCKETS - 1), st.integers(0, 100))
+def test_slot_a_is_for_the_buckets_below_the_split(number, split_percent):
+    assert slot(number, split_percent) == ('a' if number < split_percent else 'b')
+
+
+def test_without_a_split_there_is_one_slot():
+    assert {slot(number, None) for number in range(BUCKETS)} == {'prod'}
+
+
+def test_the_share_of_a_million_episodes_is_the_one_asked_for():
+    counts = [0] * BUCKETS
+    for number in range(1_000_000):
+        counts[bucket(f'robot_{number % 7}-{number}')] += 1
+    for split_percent in range(101):
+        to_a = sum(c for n, c in enumerate(counts) if slot(n, split_percent) == 'a')
+        assert abs(to_a / 10_000 - split_percent) < 0.2

@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A shadow beside a robot: what it would have done instead, and what was learned of it."""
+"""A shadow beside a robot: what it would have done instead, and how far that is in spreads."""
 
 from __future__ import annotations
 
-from math import isnan, nan, sqrt
+from math import inf, isnan, nan, sqrt
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 import numpy as np
 import pytest
 from support.router.shadow_rig import ask, CALM, key, LIVE, MS, ramp, run, S, SHADOW, start, World
 
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.router.shadow.comparator import AGE_LIMIT_NS, ROBOTS_LIMIT, SAMPLES_LIMIT
+from lerobot_serve.router.shadow.divergence import (
+    divergence,
+    Incomparable,
+    POLICIES_LIMIT,
+    PolicySpread,
+    shared_rows,
+    WINDOW_DRAWS,
+)
 
 
 @pytest.fixture
@@ -251,3 +260,167 @@ def test_a_flood_is_held_back(world):
     world.book.poll(world.now_ns)
     assert world.drops['shadow_overflow'] == ROBOTS_LIMIT
     assert world.book.size < 20 * CALM.size * SAMPLES_LIMIT
+
+
+def test_before_the_first_draw_it_is_not_known():
+    spread = PolicySpread()
+    assert isnan(spread.of(LIVE))
+    assert isnan(spread.in_spreads(LIVE, 5, 1.0))
+
+
+def test_draws_are_pooled():
+    spread = PolicySpread()
+    for rms in (3.0, 4.0, nan, inf, -1.0):
+        spread.add(LIVE, rms)
+    assert spread.of(LIVE) == sqrt(25 / 2)
+    assert spread.in_spreads(LIVE, 5, 1.0) == 1 / sqrt(25 / 2)
+    assert isnan(spread.of('another'))
+
+
+def test_a_policy_that_draws_nothing_has_none():
+    spread = PolicySpread()
+    spread.add(LIVE, 1.0)
+    assert isnan(spread.in_spreads(LIVE, 0, 1.0))
+    assert isnan(spread.in_spreads(LIVE, 5, nan))
+
+
+def test_draws_that_are_always_the_same_are_no_measure():
+    spread = PolicySpread()
+    spread.add(LIVE, 0.0)
+    assert spread.of(LIVE) == 0.0
+    assert isnan(spread.in_spreads(LIVE, 5, 1.0))
+
+
+def test_the_window_forgets():
+    spread = PolicySpread()
+    spread.add(LIVE, 1e6)
+    for _ in range(WINDOW_DRAWS):
+        spread.add(LIVE, 2.0)
+    assert spread.of(LIVE) == 2.0
+
+
+def test_of_too_many_policies_the_one_unheard_for_longest_is_forgotten():
+    spread = PolicySpread()
+    for n in range(POLICIES_LIMIT):
+        spread.add(f'policy@{n}', 1.0)
+    spread.add('policy@0', 1.0)
+    spread.add('one@more', 1.0)
+    assert isnan(spread.of('policy@1'))
+    assert not isnan(spread.of('policy@0'))
+
+
+# in a book
+
+
+def test_divergence_is_told_in_spreads_of_the_policy_that_drives(world):
+    (first,) = world.sample(1, CALM, CALM + 0.5, seed=5)
+    assert isnan(first.divergence_in_spreads)
+    (second,) = world.sample(11, CALM, CALM + 0.5, seed=7, second=CALM + 0.25)
+    assert second.divergence_in_spreads == pytest.approx(2.0)
+    (third,) = world.sample(21, CALM, CALM + 1.0, seed=9)
+    assert third.divergence_in_spreads == pytest.approx(4.0)
+    summary = world.book.summary()
+    assert summary.divergence_in_spreads_mean == pytest.approx(3.0)
+    assert world.book.qualification.of(SHADOW).spreads_count == 2
+
+
+def test_a_policy_that_draws_nothing_has_no_spread(world):
+    world.sample(1, CALM, CALM + 0.5, seed=5, second=CALM + 0.25)
+    (found,) = world.sample(11, CALM, CALM + 0.5, seed=0)
+    assert isnan(found.divergence_in_spreads)
+
+
+USELESS_DRAWS = {
+    'the same draw again': {'rows': CALM, 'seed': 5},
+    'another policy': {'rows': CALM, 'seed': 6, 'policy': 'another@1'},
+    'other actions': {'rows': ramp(0, 0, 5, columns=3), 'seed': 6},
+    'too few rows': {'rows': CALM[:1], 'seed': 6},
+}
+
+
+@pytest.mark.parametrize('draw', USELESS_DRAWS.values(), ids=USELESS_DRAWS)
+def test_a_second_draw_that_tells_nothing_is_counted(world, draw):
+    world.request(key())
+    world.live(key(), CALM, seed=5)
+    world.shadow(key(), CALM)
+    world.second(key(), **draw)
+    world.executed(key(2), run(key(), 1, CALM[1:]))
+    world.executed(key(3), run(key(2), 0, CALM[:1]))
+    (found,) = world.poll()
+    assert isnan(found.divergence_in_spreads)
+    assert world.drops == {'second_draw_unusable': 1}
+
+
+def test_a_second_draw_that_failed_is_counted(world):
+    world.request(key())
+    world.second(key(), (), status=Status.POLICY_ERROR)
+    assert world.drops == {'second_draw_failed': 1}
+
+
+finite = st.floats(-1e3, 1e3, width=32)
+any_float = st.floats(width=32)
+
+
+def rows_of(table: np.ndarray, *numbers: int) -> dict[int, np.ndarray]:
+    return {number: table[number] for number in numbers}
+
+
+def test_equal_rows_are_not_apart():
+    apart = divergence(ramp(0, 1, 5), ramp(0, 1, 5))
+    assert (apart.rows, apart.overall, apart.per_action) == (5, 0.0, (0.0, 0.0))
+
+
+def test_each_action_has_its_own():
+    apart = divergence(np.zeros((2, 2)), np.array([[3.0, 0.0], [4.0, 0.0]], np.float32))
+    assert apart.per_action == (sqrt(12.5), 0.0)
+    assert apart.overall == sqrt(25 / 4)
+
+
+@given(arrays.arrays(np.float32, (3, 2), elements=finite), finite)
+def test_a_constant_difference_is_itself(rows, difference):
+    moved = (rows.astype(np.float64) + difference).astype(np.float64)
+    apart = divergence(rows, moved)
+    assert apart.overall == pytest.approx(abs(difference), abs=1e-9)
+    assert apart.per_action == pytest.approx((abs(difference),) * 2, abs=1e-9)
+
+
+@pytest.mark.parametrize('bad', [nan, inf, -inf])
+def test_what_is_no_number_is_infinitely_far_and_said_so(bad):
+    rows = ramp(0, 1, 3)
+    other = rows.copy()
+    other[1, 1] = bad
+    apart = divergence(rows, other)
+    assert isnan(apart.overall)
+    assert apart.per_action[0] == 0.0
+    assert isnan(apart.per_action[1])
+
+
+tables = arrays.arrays(np.float32, (3, 2), elements=any_float)
+
+
+@given(tables, tables)
+def test_no_rows_do_harm(ours, theirs):
+    apart = divergence(ours, theirs)
+    for value in (apart.overall, *apart.per_action):
+        assert isnan(value) or 0 <= value < inf
+
+
+def test_only_rows_that_both_have_are_compared():
+    table = ramp(0, 1, 9)
+    assert shared_rows(rows_of(table, 7, 2, 3), table[:4]) == [2, 3]
+    assert shared_rows(rows_of(table, 8), table) == [8]
+
+
+@pytest.mark.parametrize(
+    ('others', 'reason'),
+    [
+        (np.zeros((9, 3)), 'shadow_shape'),
+        (np.zeros((0, 0)), 'shadow_shape'),
+        (np.zeros((2, 2)), 'shadow_short'),
+        (np.zeros((0, 2)), 'shadow_short'),
+    ],
+)
+def test_what_cannot_be_compared_says_why(others, reason):
+    with pytest.raises(Incomparable) as caught:
+        shared_rows(rows_of(ramp(0, 1, 9), 2, 3), others)
+    assert caught.value.reason == reason

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shadow's thread: it never matters to robots, whatever the shadow does."""
+"""The shadow's thread: it never matters to robots, whatever comes and whatever the shadow does."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 import sys
 import threading
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 import pytest
-from support.router.dispatch_rig import answer_bytes, MS, SECOND
+from support.router.dispatch_rig import answer_bytes, MS, request_bytes, SECOND
 from support.router.shadow_feed_rig import ALL, feed_rig, LIMIT_S, LIVE, SHADOW
 
 from lerobot_serve.cage import limits_encoding
@@ -16,7 +19,10 @@ from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.records import Extension
 from lerobot_serve.contract.schema import Refusal, Status
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
+from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.shadow.feed import DEPOSITS_LIMIT, REQUESTS_LIMIT
+from lerobot_serve.router.shadow.sample_joiner import RequestKey
+from lerobot_serve.router.shadow.sampling import is_drawn_twice, is_shadowed
 from lerobot_serve.router.shadow.sessions import RETRY_NS
 
 
@@ -295,3 +301,101 @@ def test_drops_may_be_read_while_they_are_counted(rig):
         done.set()
         counter.join(LIMIT_S)
         sys.setswitchinterval(before_s)
+
+
+@pytest.fixture(scope='module')
+def shared(tmp_path_factory):
+    """One feed for all that hypothesis throws at it."""
+    with feed_rig(Path(tmp_path_factory.mktemp('feed'))) as made:
+        made.start()
+        yield made
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(['request', 'serve', 'shadow', 'again', 'cut', 'status', 'close']),
+            st.integers(1, 4),
+            st.integers(0, 200),
+            st.sampled_from(['robot', 'other', 'robot~again', 'nobody']),
+        ),
+        max_size=30,
+    )
+)
+def test_nothing_raises_in_the_thread_in_whatever_order_it_comes(shared, events):
+    for what, seq, number, name in events:
+        robot = shared.robot(name)
+        request = shared.request(robot, seq) if what == 'request' else asked(robot, seq)
+        raw = answer_bytes(request, policy=SHADOW)
+        if what == 'serve':
+            shared.serve(robot, request, seed=number)
+        elif what == 'shadow':
+            shared.feed.on_shadow_chunk(raw)
+        elif what == 'again':
+            shared.feed.on_second_draw(
+                answer_bytes(request, policy=LIVE, client_id=f'{name}~again')
+            )
+        elif what == 'cut':
+            shared.feed.on_shadow_chunk(raw[:number])
+            shared.feed.on_second_draw(raw[:number])
+        elif what == 'status':
+            shared.feed.on_shadow_chunk(answer_bytes(request, status=1 + number % 6))
+        elif what == 'close':
+            shared.feed.on_session_closed(robot.request)
+    shared.settle()
+    shared.now_ns += SECOND
+    assert not shared.raised
+
+
+def asked(robot: ClientSession, seq: int) -> bytes:
+    return request_bytes(robot.request.client_id, seq, 'e-1')
+
+
+REQUESTS = [RequestKey(f'robot_{n % 7}', n % 5, n) for n in range(4000)]
+keys = st.builds(
+    RequestKey, st.text(max_size=9), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+)
+
+
+@given(keys)
+def test_all_or_none(key):
+    for choose in (is_shadowed, is_drawn_twice):
+        assert choose(key, 100.0)
+        assert not choose(key, 0.0)
+
+
+@pytest.mark.parametrize('choose', [is_shadowed, is_drawn_twice])
+@pytest.mark.parametrize('percent', [0.5, 5.0, 50.0, 99.0])
+def test_about_as_many_as_said(choose, percent):
+    share = sum(choose(key, percent) for key in REQUESTS) / len(REQUESTS)
+    # four standard deviations
+    slack = 4 * (percent / 100 * (1 - percent / 100) / len(REQUESTS)) ** 0.5
+    assert abs(share - percent / 100) < slack
+
+
+@given(keys, st.floats(0, 100), st.floats(0, 100))
+def test_more_percent_only_add_requests(key, low, high):
+    low, high = sorted((low, high))
+    assert is_shadowed(key, low) <= is_shadowed(key, high)
+
+
+def test_the_same_requests_are_chosen_on_every_machine():
+    chosen = [n for n, key in enumerate(REQUESTS[:100]) if is_shadowed(key, 10.0)]
+    assert chosen == [5, 6, 21, 34, 52, 78, 79]
+
+
+def test_the_two_choices_have_nothing_to_do_with_each_other():
+    shadowed = [key for key in REQUESTS if is_shadowed(key, 50.0)]
+    share = sum(is_drawn_twice(key, 50.0) for key in shadowed) / len(shadowed)
+    assert 0.44 < share < 0.56
+
+
+def test_each_number_of_a_request_counts():
+    one = RequestKey('robot_1', 1, 1)
+    for others in (
+        [one._replace(seq=n) for n in range(64)],
+        [one._replace(session_epoch=n) for n in range(64)],
+        [one._replace(client_id=str(n)) for n in range(64)],
+    ):
+        assert len({is_shadowed(other, 50.0) for other in others}) == 2

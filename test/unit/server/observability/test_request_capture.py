@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures: what is kept in memory, what is written around trouble, and what a full disk does."""
+"""Captures: what is kept in memory, what is written around trouble, what a full disk does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import errno
 import os
 import threading
 
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 import pytest
 from support.server.capture_rig import ask, Captured, fails_at, NAN, rig_of, S, WALL_S
@@ -24,6 +26,11 @@ from lerobot_serve.server.observability.request_capture import (
     RETRY_S,
 )
 from lerobot_serve.server.observability.request_observer import make_request_observer, NodeContext
+from lerobot_serve.server.observability.request_ring import (
+    CapturedRequest,
+    OVERHEAD_BYTES,
+    RequestRing,
+)
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.trace.format import incident_file
@@ -269,3 +276,50 @@ def test_a_disk_that_is_slower_than_the_trouble_costs_files_and_no_memory(tmp_pa
     captured.write()
     assert len(captured.told) - lost == 7 - lost
     assert captured.capture._ring.held_bytes == 0
+
+
+def kept(name: str, size: int) -> CapturedRequest:
+    return CapturedRequest(name, replace(queued(OBSERVATION), raw=b'x' * size), b'', 0.0)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just('add'), st.sampled_from('abc'), st.integers(0, 9000)),
+        st.tuples(st.just('take'), st.sampled_from(['a', 'b', 'c', '']), st.just(0)),
+        st.tuples(st.just('release'), st.just(''), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_the_ring_holds_no_more_than_it_may_and_the_newest_of_each(steps):
+    ring, taken = RequestRing(10_000, limit=5), []
+    line: list[CapturedRequest] = []
+    for step, name, size in steps:
+        if step == 'add':
+            line.append(kept(name, size))
+            ring.add(line[-1])
+        elif step == 'take':
+            got = ring.take(name)
+            known = [each for each in line if each.session_id == name or not name]
+            fitting = [each for each in known if each.size <= 10_000]
+            # the newest ones, in their order
+            assert got == fitting[len(fitting) - len(got) :]
+            line = [each for each in line if each not in known]
+            taken.append(got)
+        elif taken:
+            ring.release(taken.pop(0))
+        assert len(ring) <= 5
+        assert 0 <= ring.held_bytes <= 10_000
+    for got in taken:
+        ring.release(got)
+    assert ring.held_bytes == sum(each.size for each in ring.take())
+
+
+def test_a_request_counts_with_what_python_needs_for_it():
+    assert kept('a', 0).size == OVERHEAD_BYTES
+    ring = RequestRing(3 * OVERHEAD_BYTES)
+    for _ in range(10):
+        ring.add(kept('a', 0))
+    assert len(ring) == 3

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a survey of a Zenoh link makes of keys, counts and responses."""
+"""What a survey of a Zenoh link makes of keys, counts and responses, also for an operator."""
 
 from __future__ import annotations
 
+from contextlib import closing
 import json
+import threading
 
 import pytest
+from support.network.ports import free_port
+from support.zenoh.access_rig import Keys, opened, Served, SITE
 
+from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.tools.link.survey import (
     is_token,
     key_rates,
@@ -19,8 +24,10 @@ from lerobot_serve.tools.link.survey import (
     participant,
     ServerAnswers,
 )
-from lerobot_serve.tools.link.watch import split
+from lerobot_serve.tools.link.watch import LinkWatch, split
 from lerobot_serve.zenoh.keys import Role, ServerKeys
+from lerobot_serve.zenoh.settings import ZenohSettings
+from lerobot_serve_interfaces.msg import ServerStatus
 
 SERVER = Participant('lab', 'policy_server')
 ROBOT = Participant('lab', 'policy_server', 'robot', 'robot_7')
@@ -135,3 +142,32 @@ def test_people_read_who_is_there_and_what_to_do(golden):
 def test_text_of_a_peer_cannot_steer_the_terminal():
     answers = {'policy_server': ServerAnswers([1.0], policy='\033[2J')}
     assert '\033' not in link_report(survey(answers=answers)).as_text()
+
+
+ROUTER = '/policy_router'
+
+
+def test_a_server_that_an_operator_hears_is_there(tmp_path):
+    keys, port, stop = Keys(tmp_path / 'keys'), free_port(), threading.Event()
+    router, operator = keys.add('router', ROUTER), keys.add('operator', 'kim')
+    status = service_bytes.encode(ServerStatus(policy='act@1', policy_type='router'))
+    with closing(opened(router, listen=port)) as session:
+        server = Served(session, ROUTER, '')
+
+        def publish() -> None:
+            while not stop.wait(0.05):
+                session.put(server.keys.status, status)
+
+        publishing = threading.Thread(target=publish)
+        publishing.start()
+        try:
+            settings = ZenohSettings(SITE, connect=(f'tls/localhost:{port}',), keys=operator)
+            with LinkWatch(settings, 'kim', (ROUTER,)) as watch:
+                survey = watch.survey(2.0)
+        finally:
+            stop.set()
+            publishing.join()
+    assert survey.failure == ''
+    (answers,) = survey.answers.values()
+    assert (answers.policy, answers.round_trips_ms) == ('act@1', [])
+    assert answers.error.startswith('/policy_router, get_status: ')

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report as text for a terminal and for a pipe, and as HTML."""
+"""A report as text for a terminal and for a pipe, and as HTML; texts of others in it."""
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, strategies
 from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.tools.output.report import as_html, Facts, Report, Table
+from lerobot_serve.tools.output.text import COLOUR, log_line, printable, without_controls
 
 PARTS = [
     'two robots',
@@ -61,3 +62,30 @@ def test_a_page_escapes_texts():
         '<table><tr><th>&lt;a&gt;</th></tr><tr><td>&amp;</td></tr></table>'
         '<table><tr><td>b</td><td>c</td></tr></table><p>x</p>'
     )
+
+
+def test_a_text_is_one_line_without_escape_sequences():
+    assert without_controls('a\nb\x1b[2Jc\u2028d') == 'a?b?[2Jc?d'
+    assert without_controls('a table of pick & place, 90 %') == 'a table of pick & place, 90 %'
+    assert printable('a\nb') == r"'a\nb'"
+
+
+@pytest.mark.parametrize(
+    ('line', 'plain', 'coloured'),
+    [
+        ('a\tb', 'a    b', 'a    b'),
+        ('\x1b[33mwarn\x1b[0m', 'warn', '\x1b[33mwarn\x1b[0m\x1b[0m'),
+        ('\x1b[31mopen', 'open', '\x1b[31mopen\x1b[0m'),
+        ('\x1b[2Jgone\x07', '?[2Jgone?', '?[2Jgone?'),
+        ('\x1b]0;title\x07', '?]0;title?', '?]0;title?'),
+    ],
+)
+def test_a_line_of_a_log_keeps_its_colours_and_nothing_else(line, plain, coloured):
+    assert log_line(line, colours=False) == plain
+    assert log_line(line, colours=True) == coloured
+
+
+@given(strategies.text(), strategies.booleans())
+def test_no_line_of_a_log_controls_the_terminal(line, colours):
+    left = COLOUR.sub('', log_line(line, colours=colours))
+    assert left.isprintable()

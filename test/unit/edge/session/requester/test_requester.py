@@ -313,7 +313,7 @@ def test_a_session_of_one_observation_sends_the_newest_of_everything_and_no_more
         'fold the towel',
         extensions=(wire_executed.encode(bench.executed),),
     )
-    assert sent == [wire_observation.encode(expected)]
+    assert [bytes(each) for each in sent] == [wire_observation.encode(expected)]
     assert pending.captured_ns == 4 * MS
 
 

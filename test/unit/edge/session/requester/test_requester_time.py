@@ -78,13 +78,6 @@ def test_without_a_session_for_so_long_it_is_given_up():
     assert dead.reason.startswith('no session for 10 s; /a: ')
 
 
-def test_a_robot_that_never_had_a_session_waits_for_ever():
-    bench = Simulation(servers=ONE, max_offline_s=10.0)
-    bench.transport.refusals['/a'] = GONE
-    bench.run(1000.0)
-    assert bench.connection.state == ConnectionState.CONNECTING
-
-
 def test_who_rests_asks_for_nothing_and_then_goes_on():
     bench = streaming(degraded_after_s=0.5)
     bench.at(1.0, lambda: bench.requester.set_idle(idle=True))
