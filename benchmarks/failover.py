@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.harness.fleet_stage import FleetStage, ProcessSpec, server, SLOT
 from benchmarks.harness.nodes import wait_until_active
+from benchmarks.harness.processes import node_processes
 from benchmarks.results.outage import describe, find_outage, KillSamples, Outage, RecordedCommand
 from benchmarks.results.report import Case
 from lerobot_serve.demo import steady_time
@@ -44,7 +45,6 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.operate.fleet_client import FleetClient
-from lerobot_serve.tools.processes.node_processes import node_processes
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 ABOUT = 'from the death of a policy server to the next chunk that a robot plays'

@@ -9,6 +9,7 @@ from pathlib import Path
 import time
 from typing import Any
 
+from benchmarks.harness.processes import NodeProcesses
 from lerobot_serve.contract.records import ReplicaState, SlotState
 from lerobot_serve.demo import steady_time
 from lerobot_serve.demo.fleet_names import ROUTER, VERSIONS
@@ -17,7 +18,6 @@ from lerobot_serve.demo.tour.link import DemoLink
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.operate.fleet_client import FleetClient
-from lerobot_serve.tools.processes.node_processes import NodeProcesses
 
 POLL_S = 0.1
 SLOT = 'prod'

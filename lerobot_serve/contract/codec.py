@@ -54,7 +54,7 @@ Reader = Callable[[CdrReader, list[Any]], None]
 Writer = Callable[[CdrWriter, Any], None]
 
 
-class Step(NamedTuple):
+class CodecStep(NamedTuple):
     """One or more fields of a class."""
 
     read: Reader
@@ -124,9 +124,9 @@ def _compiled(kind: Any) -> Layout:
     )
 
 
-def _steps(fields: list[Field]) -> list[Step]:
+def _steps(fields: list[Field]) -> list[CodecStep]:
     """Return the steps of fields; neighbouring numbers are one."""
-    steps: list[Step] = []
+    steps: list[CodecStep] = []
     for is_number, neighbours in groupby(fields, lambda field: bool(field.letter)):
         run = list(neighbours)
         steps += [_numbers(run)] if is_number else map(_step, run)
@@ -145,7 +145,7 @@ def _is(kind: Any, base: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, base)
 
 
-def _numbers(run: list[Field]) -> Step:
+def _numbers(run: list[Field]) -> CodecStep:
     """Return the step of neighbouring numbers: one layout for each place within 8 bytes."""
     layouts = tuple(_packed([field.letter for field in run], phase) for phase in range(8))
     names = [field.name for field in run]
@@ -168,7 +168,7 @@ def _numbers(run: list[Field]) -> Step:
         except Unencodable:
             raise _misfit(run, values) from None
 
-    return Step(read_numbers, write_numbers)
+    return CodecStep(read_numbers, write_numbers)
 
 
 def _packed(letters: list[str], phase: int) -> struct.Struct:
@@ -192,10 +192,10 @@ def _misfit(run: list[Field], values: list[Any]) -> Unencodable:
     return Unencodable(f'{values} do not fit')
 
 
-def _step(field: Field) -> Step:
+def _step(field: Field) -> CodecStep:
     """Return the step of a field that is not a number."""
     name, (read_one, write_one) = field.name, _value(field)
-    return Step(read_one, lambda writer, record: write_one(writer, getattr(record, name)))
+    return CodecStep(read_one, lambda writer, record: write_one(writer, getattr(record, name)))
 
 
 def _value(field: Field) -> tuple[Reader, Writer]:
@@ -254,6 +254,6 @@ def _skip(reader: CdrReader, _: list[Any]) -> None:
     reader.unpack(EMPTY, align=1)
 
 
-NOTHING = Step(_skip, lambda writer, _: writer.pack(EMPTY, 0, align=1))
+NOTHING = CodecStep(_skip, lambda writer, _: writer.pack(EMPTY, 0, align=1))
 # of the classes that were used; two threads that compile one get the same
 LAYOUTS: dict[type, Layout] = {}

@@ -40,8 +40,8 @@ class DemoMonitor(SteadyClockNode):
         self.board = board
         self._first_poses: dict[str, tuple[float, float]] = {}
         self._recorded: dict[str, Subscription] = {}
-        # the newest state of the learner, in the acts that have one
-        self.learner: LearnerState | None = None
+        # the newest state of the learner, in the acts that have one; an empty one before
+        self.learner = LearnerState()
         for name in board.robots:
             self._watch_robot(name)
         self.create_subscription(

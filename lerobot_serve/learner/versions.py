@@ -88,7 +88,7 @@ def is_barred(version_id: str, versions: Sequence[Version], rejected: Collection
     return bool(digests & set(rejected))
 
 
-class Verdict(Enum):
+class PolicyVerdict(Enum):
     """What the state of a canary means for a policy."""
 
     NONE = 'none'
@@ -100,8 +100,8 @@ class Verdict(Enum):
 
 # any other state has none
 VERDICTS = {
-    CanaryState.State.PROMOTED: Verdict.ACCEPTED,
-    CanaryState.State.ROLLED_BACK: Verdict.REJECTED,
+    CanaryState.State.PROMOTED: PolicyVerdict.ACCEPTED,
+    CanaryState.State.ROLLED_BACK: PolicyVerdict.REJECTED,
 }
 
 
@@ -111,7 +111,7 @@ class CanaryNews(NamedTuple):
     empty if it is not known.
     """
 
-    verdict: Verdict
+    verdict: PolicyVerdict
     policy: str
     text: str
     champion: str = ''
@@ -120,10 +120,10 @@ class CanaryNews(NamedTuple):
 def canary_news(canary: CanaryState) -> CanaryNews | None:
     """Return the verdict and the champion of a canary; None for neither."""
     policy, champion = canary.planned_policy or canary.candidate_policy, canary.champion_policy
-    verdict = VERDICTS.get(canary.state, Verdict.NONE) if policy else Verdict.NONE
-    if verdict is not Verdict.NONE:
+    verdict = VERDICTS.get(canary.state, PolicyVerdict.NONE) if policy else PolicyVerdict.NONE
+    if verdict is not PolicyVerdict.NONE:
         return CanaryNews(verdict, policy, encodable_text(canary.text), champion)
-    return CanaryNews(Verdict.NONE, '', '', champion) if champion else None
+    return CanaryNews(PolicyVerdict.NONE, '', '', champion) if champion else None
 
 
 def announcement(manifest: Manifest, sources: Sequence[str]) -> PolicyVersion:

@@ -4,10 +4,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import isfinite
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, MISSING
+import inspect
+from math import inf, isfinite
+from typing import Any, get_args, get_type_hints
+
+from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.parameters import ParameterError
+
+# the default of a parameter that must be given
+EMPTY = inspect.Parameter.empty
+
+
+class WrongFlag(ParameterError, WrongCommandLine):
+    """The value of a flag is not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,7 @@ class Argument:
     either    flags of one name exclude each other
     action    as of argparse, for a flag without a value that changes others
     names_default   whether the help names the default
+    bounds    least and largest number, both allowed
     """
 
     help: str
@@ -35,6 +47,37 @@ class Argument:
     either: str = ''
     action: type[argparse.Action] | None = None
     names_default: bool = True
+    bounds: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a function, or one flag of a group."""
+
+    name: str
+    hint: Any
+    default: Any
+    is_flag: bool = True
+
+    @property
+    def argument(self) -> Argument:
+        found: Argument = get_args(self.hint)[1]
+        return found
+
+    @property
+    def flags(self) -> Sequence[str]:
+        """The flags as they are typed, the name in the help for an argument that is none."""
+        if not self.is_flag:
+            return [self.argument.metavar or self.name]
+        return self.argument.flags or [f'--{self.name.replace("_", "-")}']
+
+    def checked(self, value: Any) -> Any:
+        """Return the value. Raises WrongFlag for a number out of bounds."""
+        low, high = self.argument.bounds or (-inf, inf)
+        if value is not None and self.argument.bounds and not low <= value <= high:
+            allowed = f'in [{low:.15g}, {high:.15g}]' if high < inf else f'at least {low:.15g}'
+            raise WrongFlag(f'{self.flags[0]} must be {allowed}, got {value:.15g}')
+        return value
 
 
 def number(
@@ -54,3 +97,13 @@ def number(
         return found
 
     return parse
+
+
+def parameters_of(group: type[Any]) -> list[Parameter]:
+    """Return a flag for each field of a dataclass that has an Argument."""
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        Parameter(each.name, hints[each.name], EMPTY if each.default is MISSING else each.default)
+        for each in fields(group)
+        if get_args(hints[each.name])
+    ]

@@ -24,12 +24,8 @@ from support.processes.fork_server import ForkServer
 from support.processes.forked import GOODBYE_MISSING
 from support.waiting import wait_until
 
+from benchmarks.harness.processes import node_processes, NodeProcesses, start_executable
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.processes.node_processes import (
-    node_processes,
-    NodeProcesses,
-    start_executable,
-)
 from lerobot_serve_interfaces.msg import RouterState
 
 NULL_POLICY = 'joints=6,chunk=30,cameras=,fps=30'

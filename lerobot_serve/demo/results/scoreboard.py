@@ -118,11 +118,11 @@ class Scoreboard:
         good = Counter(each.policy for each in ended if each.success)
         return {name: (good[name], of) for name, of in Counter(e.policy for e in ended).items()}
 
-    def first_placed(self, version: str, after_s: float = 0.0) -> float | None:
+    def first_placed(self, version: str) -> float | None:
         """Return the time of the first episode placed with a version, None without one."""
         with self.lock:
             placements = list(self.placements)
-        return next((t for t, p in placements if t > after_s and version_of(p) == version), None)
+        return next((t for t, p in placements if version_of(p) == version), None)
 
     def placed_after(self, version: str, time_s: float) -> int:
         """Return the number of episodes placed with a version, '' for any, after a time."""

@@ -26,12 +26,15 @@ from lerobot_serve.demo.results.screen import Screen
 from lerobot_serve.demo.tour.act_order import DemoOptions
 from lerobot_serve.demo.tour.commands import Command, KillCommand, TypedCommand, VerbCommand
 from lerobot_serve.errors import UserError
+from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.outcome import ResultUnknown
 from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
 
 POLL_S = 0.2
+# a candidate is rolled back within the first, and gets no episode later than the second after it
+BACK_S, AFTER_ROLLBACK_S = 300.0, 1.0
 
 
 class ActContext:
@@ -180,6 +183,25 @@ class ActContext:
         if self.screen.watch is None and router.state.slots:
             with contextlib.suppress(UserError, ResultUnknown):
                 self.screen.watch = RolloutWatch(self.client, router)
+
+    def wait_for_rollback(self, version: str) -> tuple[float, float, str]:
+        """
+        Wait for a rollback, and for the episodes that the router places next; return when it was,
+        from when on the version gets none, and why.
+        """
+        self.wait(
+            lambda: self.router().canary.state is CanaryPhase.ROLLED_BACK,
+            BACK_S,
+            f'{version} is rolled back',
+        )
+        back_s, why = steady_time.now_s(), self.router().canary.text
+        later_s = back_s + AFTER_ROLLBACK_S
+        self.wait(
+            lambda: self.board.placed_after('', later_s) >= len(self.board.robots),
+            BACK_S,
+            'new episodes begin after the rollback',
+        )
+        return back_s, later_s, why
 
     def wait_for_s(self, seconds: float) -> None:
         """Wait for a duration [s] while the screen updates."""

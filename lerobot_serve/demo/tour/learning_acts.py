@@ -25,7 +25,6 @@ from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.tools.loop.decisions import TOO_FEW
 
 START_S, GATHER_S, TRAIN_S, GATE_S, TRIAL_S, FINISH_S = 120.0, 600.0, 900.0, 600.0, 600.0, 300.0
-BACK_S = 300.0
 # those that must end with a champion, and how many may be tried: a gate may refuse one
 ROUNDS, MOST_ROUNDS = 2, 5
 # of the round of wrong labels: how far the leader arms are off, and what no policy reaches alone
@@ -34,7 +33,6 @@ OFFSET_RAD, TINY_REACH_M = 1.5, 0.004
 WIDE_REACH_M = 0.06
 HEALTHY_S = 300.0
 LONG_WATCH_EPISODES = 200
-AFTER_ROLLBACK_S = 1.0
 Figures = dict[str, Any]
 
 
@@ -96,7 +94,7 @@ def learn(context: ActContext) -> Figures:
 
 def poison(context: ActContext) -> Figures:
     """Correct with leader arms whose wrists are turned, and refuse what was learned from it."""
-    number, episodes = rounds_begun(context) + 1, learning_fleet.POISONED_EPISODES
+    number, episodes = context.node.learner.round + 1, learning_fleet.POISONED_EPISODES
     made = make_round(context, number, wrong_corrections(context), episodes)
     record = gate_record(context, made.version)
     context.add_event(f'{made.version}: {record.verdict}: {record.text}', mark=record.verdict)
@@ -150,19 +148,8 @@ def regress(context: ActContext) -> Figures:
     context.set_simulation(reach_m=learning_fleet.NARROW_REACH_M)
     narrowed_s = steady_time.now_s()
     context.add_event(f'targets are narrow: {1e3 * learning_fleet.NARROW_REACH_M:.0f} mm')
-    context.wait(
-        lambda: context.router().canary.state is CanaryPhase.ROLLED_BACK,
-        BACK_S,
-        f'{version} is rolled back',
-    )
-    back_s, why = steady_time.now_s(), context.router().canary.text
-    context.wait(
-        lambda: context.board.placed_after('', back_s + AFTER_ROLLBACK_S)
-        >= len(context.board.robots),
-        BACK_S,
-        'new episodes begin after the rollback',
-    )
-    later = episodes_with(context, version, back_s + AFTER_ROLLBACK_S)
+    back_s, later_s, why = context.wait_for_rollback(version)
+    later = episodes_with(context, version, later_s)
     run_history(context)
     return {
         'shown': later == 0 and context.slot('a').policy == champion,
@@ -171,7 +158,7 @@ def regress(context: ActContext) -> Figures:
         'rolled_back_after_s': round(back_s - narrowed_s, 1),
         'episodes_with_it': episodes_with(context, version),
         'episodes_with_it_a_second_later': later,
-        'learner_builds_on': context.node.learner.parent if context.node.learner else '',
+        'learner_builds_on': context.node.learner.parent,
     }
 
 
@@ -205,18 +192,6 @@ def demonstrations(context: ActContext) -> Iterator[None]:
     context.run_verb('robot', name, 'hand-back', '--yes')
 
 
-def rounds_begun(context: ActContext) -> int:
-    """Return the number of the last round of the learner."""
-    learner = context.node.learner
-    return learner.round if learner else 0
-
-
-def new_episodes(context: ActContext) -> int:
-    """Return how many episodes wait for a round."""
-    learner = context.node.learner
-    return learner.episodes_new if learner else 0
-
-
 def make_round(
     context: ActContext,
     number: int,
@@ -227,30 +202,25 @@ def make_round(
     Teach until a round begins, with so many new episodes if it is not the first; return the round
     when its version is published.
     """
-    learner = context.node
-
-    def has_begun() -> bool:
-        return learner.learner is not None and learner.learner.round >= number
-
+    watched = context.node
     with teaching:
         if number > 1:
-            wanted = new_episodes(context) + episodes
+            wanted = watched.learner.episodes_new + episodes
             context.set_parameters(LEARNER, episodes_per_round=wanted)
-        context.wait(has_begun, GATHER_S, f'round {number} begins')
+        context.wait(lambda: watched.learner.round >= number, GATHER_S, f'round {number} begins')
         begun_s = steady_time.now_s()
         context.add_event(f'round {number} begins', mark=f'round {number}')
         context.set_parameters(LEARNER, episodes_per_round=learning_fleet.NO_ROUND_EPISODES)
-    before = learner.learner.latest if learner.learner else ''
+    before = watched.learner.latest
 
     def is_published() -> bool:
-        now = learner.learner
-        if now and now.round > number:
+        now = watched.learner
+        if now.round > number:
             raise UserError(f'round {number} failed: see {context.folder}/loop.log')
-        return bool(now and now.latest and now.latest != before)
+        return now.latest not in ('', before)
 
     context.wait(is_published, TRAIN_S, f'round {number} publishes a version')
-    assert learner.learner
-    version = learner.learner.latest
+    version = watched.learner.latest
     context.add_event(f'round {number} published {version}')
     return Round(number, version, begun_s, steady_time.now_s())
 

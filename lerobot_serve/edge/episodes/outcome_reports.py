@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Report outcomes of this robot's episodes to its router, where a link can: over Zenoh.
+OutcomeReport outcomes of this robot's episodes to its router, where a link can: over Zenoh.
 
 The executor thread adds and polls; a thread of the link delivers replies.
 """
@@ -33,7 +33,7 @@ class OutcomeClient(Protocol):
 
 
 @dataclass(slots=True)
-class Report:
+class OutcomeReport:
     """An outcome without a reply, and when it was sent last."""
 
     outcome: EpisodeOutcome
@@ -64,7 +64,7 @@ class OutcomeReports:
         self._client_id, self._client, self._clock = client_id, client, clock
         self._clients = clients
         self._count_dropped, self._log_warning = count_dropped, log_warning
-        self._waiting: dict[str, Report] = {}
+        self._waiting: dict[str, OutcomeReport] = {}
         self._lock = threading.Lock()
 
     def add(self, outcome: EpisodeOutcome) -> None:
@@ -74,7 +74,7 @@ class OutcomeReports:
         outcome = replace(outcome, client_id=self._client_id)
         with self._lock:
             self._waiting.pop(outcome.episode_id, None)
-            self._waiting[outcome.episode_id] = Report(outcome)
+            self._waiting[outcome.episode_id] = OutcomeReport(outcome)
             is_full = len(self._waiting) > LIMIT
             if is_full:
                 del self._waiting[next(iter(self._waiting))]
@@ -97,7 +97,7 @@ class OutcomeReports:
         for report in self._due(self._clock()):
             client.report_outcome(ReportOutcomeRequest(report.outcome), self._on_reply_to(report))
 
-    def _due(self, now_ns: int) -> list[Report]:
+    def _due(self, now_ns: int) -> list[OutcomeReport]:
         with self._lock:
             due = [
                 each
@@ -112,7 +112,7 @@ class OutcomeReports:
             self._count_dropped('outcome_unsent')
         return [each for each in due if each.tries <= TRIES]
 
-    def _on_reply_to(self, report: Report) -> Callable[[bool, str], None]:
+    def _on_reply_to(self, report: OutcomeReport) -> Callable[[bool, str], None]:
         def on_reply(is_accepted: bool, text: str) -> None:
             episode_id = report.outcome.episode_id
             with self._lock:

@@ -34,13 +34,13 @@ from lerobot_serve.learner.rounds.settings import (
 )
 from lerobot_serve.learner.rounds.states import (
     due_event,
-    Event,
     Facts,
     has_to_stage,
     MOST_DEATHS,
     next_phase,
     Phase,
     retry_delay_s,
+    RoundEvent,
     RUNNING,
     Unfinished,
 )
@@ -65,7 +65,7 @@ from lerobot_serve.learner.versions import (
     choose_parent,
     is_barred,
     NoParent,
-    Verdict,
+    PolicyVerdict,
 )
 
 # each may wait for the disk, and a person waits for the answer of a service
@@ -159,7 +159,7 @@ class Learner:
             if not is_barred(version.id, versions, rejected):
                 self._listener.on_version(version.id)
         if self._memory.is_paused:
-            self._change(Event.PAUSE)
+            self._change(RoundEvent.PAUSE)
         try:
             self._start(self._jobs.scan())
         except OSError as error:
@@ -244,9 +244,9 @@ class Learner:
         with self._keeping():
             if news.champion:
                 self._follow(news)
-            if news.verdict is Verdict.NONE:
+            if news.verdict is PolicyVerdict.NONE:
                 return
-            if news.verdict is Verdict.ACCEPTED:
+            if news.verdict is PolicyVerdict.ACCEPTED:
                 if self._memory.accept(news.policy):
                     self._listener.log_info(f'{news.policy} was promoted: rounds may build on it')
                 return
@@ -263,7 +263,7 @@ class Learner:
         Build on what slot a serves: while this learner was away, a version may have become the
         champion, or a promoted one may have been rolled back. A policy of others changes nothing.
         """
-        watched = news.policy if news.verdict is Verdict.ACCEPTED else ''
+        watched = news.policy if news.verdict is PolicyVerdict.ACCEPTED else ''
         champion = digest_of(news.champion)
         is_own = any(digest_of(each.id) == champion for each in self._memory.versions())
         is_fallback = champion == digest_of(self._fallback or '')
@@ -279,7 +279,7 @@ class Learner:
     def _begin_again(self) -> None:
         self._listener.log_warning(f'round {self._number} is begun again from another parent')
         self._steps.drop()
-        self._change(Event.PARENT_REJECTED)
+        self._change(RoundEvent.PARENT_REJECTED)
         self._record = None
         try:
             self._start(self._jobs.scan())
@@ -317,7 +317,7 @@ class Learner:
         elif before is Phase.WAITING and self._is_staging:
             self._steps.drop()
             self._is_staging = False
-        self._change(Event.PAUSE)
+        self._change(RoundEvent.PAUSE)
         if before is Phase.PUBLISHING:
             return True, f'round {number} is published, then the learner pauses'
         if before in RUNNING:
@@ -327,7 +327,7 @@ class Learner:
     def _resume(self) -> Answer:
         was_paused = self._memory.is_paused
         self._memory.set_paused(False)
-        self._change(Event.RESUME)
+        self._change(RoundEvent.RESUME)
         return True, 'resumed' if was_paused else 'the learner is not paused'
 
     # rounds
@@ -338,26 +338,26 @@ class Learner:
             self._times.looked_s = now_s
             self._stock.look_again(only_missing=True)
         event = due_event(self._facts(now_s))
-        if event is Event.PAUSE:
+        if event is RoundEvent.PAUSE:
             self._change(event)
-        elif event is Event.STAGE:
+        elif event is RoundEvent.STAGE:
             self._stage()
         elif event is not None:
             self._begin_round(event)
 
     def _stage(self) -> None:
         """Convert episodes ahead of their round, each once: the round does what failed."""
-        self._change(Event.STAGE)
+        self._change(RoundEvent.STAGE)
         job = self._jobs.stage()
         self._stock.on_staged(each.sha256 for each in job.bags)
         self._is_staging = True
         self._start(job)
 
-    def _begin_round(self, event: Event) -> None:
+    def _begin_round(self, event: RoundEvent) -> None:
         self._is_asked = False
         self._progress = Progress()
         self._change(event)
-        if event is Event.TRAINED_BEFORE:
+        if event is RoundEvent.TRAINED_BEFORE:
             self._record = self._memory.open_round
             assert self._record
             self._start(self._jobs.publish(self._record), self._record)
@@ -458,7 +458,7 @@ class Learner:
 
     def _nothing_new(self) -> None:
         """Go on waiting; a round that was begun before has lost its episodes."""
-        self._change(Event.NOTHING_NEW)
+        self._change(RoundEvent.NOTHING_NEW)
         self._times.last_round_s = self._clock()
         if left := self._memory.open_round:
             text = 'none of its episodes has a bag any more'
@@ -478,7 +478,7 @@ class Learner:
         self._memory.set_dataset(self._record.number, report.dataset_sha256, new)
         self._jobs.total_episodes = report.total_episodes
         self._progress = Progress()
-        self._change(Event.CONVERTED)
+        self._change(RoundEvent.CONVERTED)
         budget_s = self.live.round_budget_minutes * SECONDS_A_MINUTE
         self._times.training_limit_s = self._clock() + budget_s + OVERTIME_S
         self._start(self._jobs.train(self._record, report.new_episodes, budget_s), self._record)
@@ -497,7 +497,7 @@ class Learner:
             return
         self._memory.set_trained(self._record.number, report.fingerprint, str(report.output))
         self._progress = Progress()
-        self._change(Event.TRAINED)
+        self._change(RoundEvent.TRAINED)
         self._record = self._memory.open_round
         assert self._record
         self._start(self._jobs.publish(self._record), self._record)
@@ -511,7 +511,7 @@ class Learner:
         assert record
         self._memory.set_published(record.number, report.id)
         self._stock.on_published(sorted(self._memory.used_by([record.number])))
-        self._change(Event.PUBLISHED)
+        self._change(RoundEvent.PUBLISHED)
         self._times.last_round_s = self._clock()
         self._times.retry_s, self._failures, self._failure = 0.0, 0, ''
         self._end_round_folder(record, 'published')
@@ -525,7 +525,7 @@ class Learner:
             self._is_staging = False
             self._listener.log_warning(text)
             return
-        self._change(Event.FAILED)
+        self._change(RoundEvent.FAILED)
         self._failures += 1
         now_s = self._clock()
         self._times.retry_s = now_s + retry_delay_s(self._failures)
@@ -543,7 +543,7 @@ class Learner:
         self._counts.rounds[how] += 1
         self._jobs.clear(record)
 
-    def _change(self, event: Event) -> None:
+    def _change(self, event: RoundEvent) -> None:
         self._phase = next_phase(self._phase, event)
 
     @contextlib.contextmanager

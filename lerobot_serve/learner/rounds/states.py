@@ -39,7 +39,7 @@ MOST_DEATHS = 3
 LEAST_STAGED, STAGED_SHARE = 5, 0.2
 
 
-class Event(Enum):
+class RoundEvent(Enum):
     """What changes the state."""
 
     # enough new episodes
@@ -67,25 +67,25 @@ class Event(Enum):
     RESUME = auto()
 
 
-BEGINS = (Event.EPISODES, Event.SCHEDULE, Event.ASKED, Event.UNFINISHED)
+BEGINS = (RoundEvent.EPISODES, RoundEvent.SCHEDULE, RoundEvent.ASKED, RoundEvent.UNFINISHED)
 RUNNING = (Phase.CONVERTING, Phase.TRAINING, Phase.PUBLISHING)
 
-TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
+TRANSITIONS: dict[tuple[Phase, RoundEvent], Phase] = {
     **{(Phase.WAITING, event): Phase.CONVERTING for event in BEGINS},
-    (Phase.WAITING, Event.TRAINED_BEFORE): Phase.PUBLISHING,
-    (Phase.WAITING, Event.STAGE): Phase.WAITING,
-    (Phase.CONVERTING, Event.NOTHING_NEW): Phase.WAITING,
-    (Phase.CONVERTING, Event.CONVERTED): Phase.TRAINING,
-    (Phase.TRAINING, Event.TRAINED): Phase.PUBLISHING,
-    (Phase.PUBLISHING, Event.PUBLISHED): Phase.WAITING,
-    **{(phase, Event.FAILED): Phase.WAITING for phase in RUNNING},
-    **{(phase, Event.PARENT_REJECTED): Phase.CONVERTING for phase in RUNNING},
-    (Phase.WAITING, Event.PARENT_REJECTED): Phase.WAITING,
-    (Phase.PAUSED, Event.PARENT_REJECTED): Phase.PAUSED,
-    **{(phase, Event.PAUSE): Phase.PAUSED for phase in Phase},
-    (Phase.PUBLISHING, Event.PAUSE): Phase.PUBLISHING,
-    **{(phase, Event.RESUME): phase for phase in Phase},
-    (Phase.PAUSED, Event.RESUME): Phase.WAITING,
+    (Phase.WAITING, RoundEvent.TRAINED_BEFORE): Phase.PUBLISHING,
+    (Phase.WAITING, RoundEvent.STAGE): Phase.WAITING,
+    (Phase.CONVERTING, RoundEvent.NOTHING_NEW): Phase.WAITING,
+    (Phase.CONVERTING, RoundEvent.CONVERTED): Phase.TRAINING,
+    (Phase.TRAINING, RoundEvent.TRAINED): Phase.PUBLISHING,
+    (Phase.PUBLISHING, RoundEvent.PUBLISHED): Phase.WAITING,
+    **{(phase, RoundEvent.FAILED): Phase.WAITING for phase in RUNNING},
+    **{(phase, RoundEvent.PARENT_REJECTED): Phase.CONVERTING for phase in RUNNING},
+    (Phase.WAITING, RoundEvent.PARENT_REJECTED): Phase.WAITING,
+    (Phase.PAUSED, RoundEvent.PARENT_REJECTED): Phase.PAUSED,
+    **{(phase, RoundEvent.PAUSE): Phase.PAUSED for phase in Phase},
+    (Phase.PUBLISHING, RoundEvent.PAUSE): Phase.PUBLISHING,
+    **{(phase, RoundEvent.RESUME): phase for phase in Phase},
+    (Phase.PAUSED, RoundEvent.RESUME): Phase.WAITING,
 }
 
 
@@ -93,7 +93,7 @@ class ImpossibleEvent(Exception):
     """An event that cannot happen in this state; nothing has changed."""
 
 
-def next_phase(phase: Phase, event: Event) -> Phase:
+def next_phase(phase: Phase, event: RoundEvent) -> Phase:
     """Return the state after an event. Raises ImpossibleEvent."""
     try:
         return TRANSITIONS[phase, event]
@@ -126,25 +126,25 @@ class Facts:
     has_to_stage: bool
 
 
-def due_event(facts: Facts) -> Event | None:
+def due_event(facts: Facts) -> RoundEvent | None:
     """Return what happens now; None while the learner waits."""
     if facts.is_paused:
-        return Event.PAUSE
+        return RoundEvent.PAUSE
     # a person does not wait for the time after a failed round
     if not (facts.may_retry or facts.is_asked):
         return None
     if facts.unfinished is Unfinished.TRAINED:
-        return Event.TRAINED_BEFORE
+        return RoundEvent.TRAINED_BEFORE
     if facts.is_asked:
-        return Event.ASKED
+        return RoundEvent.ASKED
     if facts.unfinished is Unfinished.BEGUN:
-        return Event.UNFINISHED
+        return RoundEvent.UNFINISHED
     if facts.has_enough:
-        return Event.EPISODES
+        return RoundEvent.EPISODES
     if facts.is_scheduled:
         # bags of other recorders are found when a round looks for them
-        return Event.SCHEDULE
-    return Event.STAGE if facts.has_to_stage else None
+        return RoundEvent.SCHEDULE
+    return RoundEvent.STAGE if facts.has_to_stage else None
 
 
 def has_to_stage(*, unstaged: int, new: int, wanted: int) -> bool:

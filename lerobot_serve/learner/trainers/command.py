@@ -53,7 +53,7 @@ class Cause(Enum):
     STOP = 'stop'
 
 
-class Verdict(Enum):
+class TrainingVerdict(Enum):
     """What a training that ended comes to."""
 
     POLICY = 'policy'
@@ -63,18 +63,18 @@ class Verdict(Enum):
     TOO_LATE = 'too late'
 
 
-def verdict(cause: Cause, *, succeeded: bool, has_result: bool) -> Verdict:
+def verdict(cause: Cause, *, succeeded: bool, has_result: bool) -> TrainingVerdict:
     """
     Return what a training comes to. `succeeded`: its exit status was 0; `has_result`: something
     is at its place. What a command leaves whose budget ended is its last whole checkpoint. Pure.
     """
     if cause is Cause.STOP:
-        return Verdict.STOPPED
+        return TrainingVerdict.STOPPED
     if cause is Cause.BUDGET:
-        return Verdict.POLICY if has_result else Verdict.TOO_LATE
+        return TrainingVerdict.POLICY if has_result else TrainingVerdict.TOO_LATE
     if not succeeded:
-        return Verdict.FAILED
-    return Verdict.POLICY if has_result else Verdict.NO_RESULT
+        return TrainingVerdict.FAILED
+    return TrainingVerdict.POLICY if has_result else TrainingVerdict.NO_RESULT
 
 
 def ending_signal(since_s: float, end_s: float) -> bytes:
@@ -195,17 +195,17 @@ class CommandTrainer:
     def _require_policy(self, ended: Ended, result: Path, job: TrainingJob) -> None:
         """Raise TrainingStopped or TrainerError unless the training comes to a policy."""
         found = verdict(ended.cause, succeeded=ended.status == 0, has_result=os.path.isdir(result))
-        if found is Verdict.STOPPED:
+        if found is TrainingVerdict.STOPPED:
             raise TrainingStopped
         log = job.work / LOG_FILE
         texts = {
-            Verdict.FAILED: f'{self._options.command[0]} ended with exit status {ended.status}: '
-            f'{ended.last_line or "it printed nothing"}; all of it is in {log}',
-            Verdict.NO_RESULT: f'the training ended and left no folder {result}; correct `result` '
-            f'in the trainer file; what it printed is in {log}',
-            Verdict.TOO_LATE: f'the training was ended after its {job.budget_s:g} s, before its '
-            f'first checkpoint {result}; give it more time, or let it save earlier or take fewer '
-            f'steps; its last line: {ended.last_line or "none"}',
+            TrainingVerdict.FAILED: f'{self._options.command[0]} ended with exit status '
+            f'{ended.status}: {ended.last_line or "it printed nothing"}; all of it is in {log}',
+            TrainingVerdict.NO_RESULT: f'the training ended and left no folder {result}; correct '
+            f'`result` in the trainer file; what it printed is in {log}',
+            TrainingVerdict.TOO_LATE: f'the training was ended after its {job.budget_s:g} s, '
+            f'before its first checkpoint {result}; give it more time, or let it save earlier or '
+            f'take fewer steps; its last line: {ended.last_line or "none"}',
         }
         if found in texts:
             raise TrainerError(texts[found])

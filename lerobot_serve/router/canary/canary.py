@@ -41,10 +41,10 @@ from lerobot_serve.router.canary.record import (
 )
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, ON_TRIAL, TRANSITIONS
 from lerobot_serve.router.canary.watch import (
-    Finding,
     is_complete,
     watch_action,
     WatchAction,
+    WatchFinding,
     without_earlier_halts,
 )
 
@@ -346,7 +346,7 @@ class Canary:
             self._transition(CanaryTrigger.ROLL_BACK, 'rolled_back', reason)
         elif action is WatchAction.KEEP:
             # what a guard measures falls again; what it found stays
-            record.watch.tripped = reason if finding is Finding.GUARD else ''
+            record.watch.tripped = reason if finding is WatchFinding.GUARD else ''
             self._set_text(status_text.no_way_back_text(reason, record.watch, facts.champion))
         elif action is WatchAction.WATCH:
             self._set_text(f'all new episodes to the candidate; {self._watch_text(facts)}')
@@ -355,17 +355,19 @@ class Canary:
             self._set_text(f'nothing is worse: {self._watch_text(facts)}')
             self._append_event('watched', record.why)
 
-    def _finding(self, facts: Facts) -> tuple[Finding, str]:
+    def _finding(self, facts: Facts) -> tuple[WatchFinding, str]:
         """Return what is found about a promoted candidate, with the reason."""
         record, comparison = self.record, self.record.comparison
         evidence = record.watch.evidence(facts.candidate.arm, facts.champion.arm, self.terms)
         comparison.worse = max(comparison.worse, evidence / record.trial.rollback_factor)
         guard = record.watch.tripped or rollback_reason(facts, record.alarms, self.limits)
         if guard:
-            return Finding.GUARD, guard
+            return WatchFinding.GUARD, guard
         if comparison.worse >= self.terms.rollback_level(1):
-            return Finding.WORSE, status_text.worse_since_text(record.watch, facts, self.terms)
-        return Finding.NONE, ''
+            return WatchFinding.WORSE, status_text.worse_since_text(
+                record.watch, facts, self.terms
+            )
+        return WatchFinding.NONE, ''
 
     def _watch_text(self, facts: Facts) -> str:
         record = self.record

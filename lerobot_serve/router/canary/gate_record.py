@@ -26,8 +26,8 @@ FORMAT, BYTES_LIMIT, TEXT_LIMIT = 1, 1 << 20, 4096
 ADMITTED = ('passed', 'overridden')
 # in a trace, instead of a verdict: it drove before the router started, its files are slot a's
 ADMITTED_BEFORE, SAME_FILES = 'admitted_before', 'same_files'
-Verdict = Literal['passed', 'overridden', 'held', 'refused', 'too_few']
-VERDICTS: tuple[str, ...] = get_args(Verdict)
+GateVerdict = Literal['passed', 'overridden', 'held', 'refused', 'too_few']
+VERDICTS: tuple[str, ...] = get_args(GateVerdict)
 COMMAND = '`lerobot-serve gate RECORDING --candidate DIR --parent DIR --records {folder}`'
 
 
@@ -44,7 +44,7 @@ class GateRecord(Struct, frozen=True):
 
     candidate: Fingerprint
     parent: Fingerprint
-    verdict: Verdict
+    verdict: GateVerdict
     text: Annotated[str, text_of(TEXT_LIMIT)]
     episodes: Count
     requests: Count

@@ -30,7 +30,7 @@ class Champion(Enum):
     REPLACED = 'replaced'
 
 
-class Finding(Enum):
+class WatchFinding(Enum):
     """What is found about the candidate since the promotion."""
 
     NONE = 'none'
@@ -51,9 +51,9 @@ class WatchAction(Enum):
     PASS = 'pass'
 
 
-def watch_action(champion: Champion, finding: Finding, *, is_complete: bool) -> WatchAction:
+def watch_action(champion: Champion, finding: WatchFinding, *, is_complete: bool) -> WatchAction:
     """Return what the canary does; `is_complete`: minimum episodes and time are reached."""
-    if finding is not Finding.NONE:
+    if finding is not WatchFinding.NONE:
         # it does not expire: the champion takes over as soon as it is back
         return WatchAction.ROLL_BACK if champion is Champion.WARM else WatchAction.KEEP
     # a server that starts again serves the policy of its parameter until the champion is put back:

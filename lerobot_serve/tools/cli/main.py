@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import errno
 import os
 import re
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            near = nearest_choice(str(value), action)
+            near = nearest(str(value), map(str, action.choices or ()))
             if not near:
                 raise
             text = f'invalid choice: {value!r}; did you mean {near}?'
@@ -49,13 +49,17 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
 
-def nearest_choice(given: str, action: argparse.Action) -> str:
-    """Return the choice that may be meant, whatever its case and separators; '' for none."""
+def nearest(given: str, known: Iterable[str]) -> str:
+    """Return the one that may be meant, whatever its case and separators; '' for none."""
     from lerobot_serve.parameters import closest_name
 
-    plain = {str(choice).lower(): str(choice) for choice in action.choices or ()}
-    near = closest_name(re.sub('[._]', '-', given.lower()), plain)
+    plain = {_plain(each): each for each in known}
+    near = closest_name(_plain(given), plain)
     return plain[near] if near else ''
+
+
+def _plain(text: str) -> str:
+    return re.sub('[._]', '-', text.lower())
 
 
 def parser(verbs: Mapping[str, VerbEntry], only: str = '') -> argparse.ArgumentParser:
@@ -176,7 +180,8 @@ def refuse_unknown(sub: argparse.ArgumentParser, words: list[str]) -> NoReturn:
     flag = next((word for word in words if word.startswith('-')), '').partition('=')[0]
     if not flag:
         sub.error(f'unrecognized arguments: {" ".join(words)}')
-    near = closest_flag(flag, sub)
+    actions = [each for each in sub._actions if each.help != argparse.SUPPRESS]
+    near = nearest(flag, (option for each in actions for option in each.option_strings))
     hint = f'did you mean {near}?' if near else 'there is no flag like it;'
     print(
         f'{sub.prog}: error: {flag} is not a flag of this verb; {hint} `{sub.prog} --help` lists '
@@ -184,21 +189,6 @@ def refuse_unknown(sub: argparse.ArgumentParser, words: list[str]) -> NoReturn:
         file=sys.stderr,
     )
     raise SystemExit(2)
-
-
-def closest_flag(flag: str, sub: argparse.ArgumentParser) -> str:
-    """Return the shown flag that is closest to `flag`, whatever its separators; '' for none."""
-    from lerobot_serve.parameters import closest_name
-
-    shown = [
-        option
-        for action in sub._actions
-        if action.help != argparse.SUPPRESS
-        for option in action.option_strings
-    ]
-    plain = {re.sub('[._]', '-', option): option for option in shown}
-    near = closest_name(re.sub('[._]', '-', flag), plain)
-    return plain[near] if near else ''
 
 
 def _user_errors() -> tuple[type[Exception], ...]:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.parameters import parameter_specs, ParameterError, ParameterSpec
+from lerobot_serve.tools.argument import WrongFlag
 
 # of the attributes of argparse.Namespace; no option of a verb begins like this
 DEST = 'parameter '
@@ -34,10 +35,6 @@ TOPICS = (
     ('metrics, traces and captures', ('metrics_', 'trace_', 'capture_', 'max_capture_')),
 )
 OTHER = 'more parameters'
-
-
-class WrongFlag(ParameterError, WrongCommandLine):
-    """The value of a flag is not allowed."""
 
 
 class NodeArgument(NamedTuple):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, MISSING
 import inspect
 import shutil
 import sys
@@ -22,29 +21,19 @@ from typing import Any, get_args, get_origin, get_type_hints, Literal
 
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.argument import Argument as Argument
+from lerobot_serve.tools.argument import EMPTY, Parameter, parameters_of
 from lerobot_serve.tools.argument import number as number
 from lerobot_serve.tools.output.json_text import json_text
 from lerobot_serve.tools.output.report import Report
 from lerobot_serve.tools.output.standard_output import end_output, flush_output
 from lerobot_serve.tools.output.text import without_controls
 
-EMPTY = inspect.Parameter.empty
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 # defaults that the help does not name: the text of the argument says what happens without it
 UNNAMED = (None, '', 0, (), EMPTY)
 
 AddArguments = Callable[[argparse.ArgumentParser], None]
 Main = Callable[[argparse.Namespace], int]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of a function, or one flag of a group."""
-
-    name: str
-    hint: Any
-    default: Any
-    is_flag: bool = True
 
 
 def verb_of(function: Callable[..., Report | int]) -> tuple[AddArguments, Main]:
@@ -139,14 +128,8 @@ def _parameters(function: Callable[..., Any]) -> Iterator[Parameter]:
 
 def _flags(parameter: Parameter) -> Sequence[Parameter] | None:
     """Return the flags of a group; None for a parameter that is none."""
-    if is_dataclass(parameter.hint):
-        hints = get_type_hints(parameter.hint, include_extras=True)
-        return [
-            Parameter(
-                each.name, hints[each.name], EMPTY if each.default is MISSING else each.default
-            )
-            for each in fields(parameter.hint)
-        ]
+    if isinstance(parameter.hint, type):
+        return parameters_of(parameter.hint)
     listed = get_args(parameter.hint)[1]
     return listed if isinstance(listed, list) else None
 
@@ -154,10 +137,11 @@ def _flags(parameter: Parameter) -> Sequence[Parameter] | None:
 def _value(parameter: Parameter, given: Mapping[str, Any]) -> Any:
     flags = _flags(parameter)
     if flags is None:
-        return given[parameter.name]
-    group: Any = parameter.hint if is_dataclass(parameter.hint) else get_args(parameter.hint)[0]
+        return parameter.checked(given[parameter.name])
+    group = get_args(parameter.hint)[0] if get_args(parameter.hint) else parameter.hint
+    values = {each.name: each.checked(given[each.name]) for each in flags}
     try:
-        return group(**{each.name: given[each.name] for each in flags})
+        return group(**values)
     except ValueError as error:
         raise WrongCommandLine(str(error)) from error
 
@@ -194,7 +178,7 @@ def _add(
         details['type'] = argument.parse or kind
     names = [parameter.name]
     if parameter.is_flag:
-        names = list(argument.flags) or [f'--{parameter.name.replace("_", "-")}']
+        names = list(parameter.flags)
         details |= {'dest': parameter.name, 'required': default is EMPTY}
     place: argparse._ActionsContainer = parser
     if argument.either:

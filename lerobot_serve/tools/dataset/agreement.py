@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from lerobot_serve.tools.dataset import lerobot_writer
 from lerobot_serve.tools.dataset.features import (
@@ -19,7 +20,7 @@ from lerobot_serve.tools.dataset.features import (
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot
 from lerobot_serve.tools.dataset.records import Existing
-from lerobot_serve.tools.dataset.settings import PICTURES, Settings
+from lerobot_serve.tools.dataset.settings import DatasetOptions, PICTURES
 
 COLOR_CHANNELS = 3
 
@@ -28,7 +29,8 @@ def agreed_features(
     plans: Sequence[EpisodePlan],
     shapes: Mapping[str, Mapping[str, FrameShape]],
     there: Existing | None,
-    settings: Settings,
+    out: Path,
+    options: DatasetOptions,
     note: Callable[[str], None],
 ) -> Features:
     """
@@ -42,8 +44,8 @@ def agreed_features(
             robot,
             shapes[robot.digest],
             is_labelled=is_labelled,
-            is_sampled=settings.robot_file is not None,
-            has_videos=settings.has_videos,
+            is_sampled=options.robot_file is not None,
+            has_videos=options.has_videos,
         )
 
     first = plans[0]
@@ -58,7 +60,7 @@ def agreed_features(
                 '--robot-name:\n' + '\n'.join(f'  {line}' for line in found)
             )
     if there:
-        _check_existing(features, first, there, settings)
+        _check_existing(features, first, there, out, options)
     return features
 
 
@@ -75,7 +77,7 @@ def _is_labelled(
 
 
 def _check_existing(
-    features: Features, first: EpisodePlan, there: Existing, settings: Settings
+    features: Features, first: EpisodePlan, there: Existing, out: Path, options: DatasetOptions
 ) -> None:
     """Raise DatasetError with how the existing dataset differs."""
     found = differences(features, there.features, fps=(first.fps, there.fps))
@@ -84,11 +86,11 @@ def _check_existing(
         found.append(f'robot: {there.robot_type!r} in the dataset, {name!r} in the bags')
     for column, feature in there.features.items():
         codec = _encoder(feature)
-        if codec not in ('', settings.vcodec):
+        if codec not in ('', options.vcodec):
             found.append(f'{column}: --vcodec {codec} in the dataset')
     if found:
         lines = '\n'.join(f'  {line}' for line in found)
-        raise DatasetError(f'{settings.out} has other features:\n{lines}')
+        raise DatasetError(f'{out} has other features:\n{lines}')
 
 
 def _encoder(feature: Feature) -> str:

@@ -9,7 +9,7 @@ episode must begin where the last one ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -25,9 +25,7 @@ BEGIN_TOLERANCE = 0.25
 BATCH_ROWS = 64
 
 
-def check_dataset(
-    root: Path, *, decode: bool, on_frames: Callable[[int], None] = lambda _: None
-) -> list[str]:
+def check_dataset(root: Path, *, decode: bool) -> list[str]:
     """
     Return what is wrong, one line for each fault. Without `decode` frames are counted by their
     packets, which takes a fraction of the time. Raises OSError.
@@ -41,9 +39,9 @@ def check_dataset(
     faults = list(_row_faults(info, episodes, rows))
     for key, feature in info['features'].items():
         if feature['dtype'] == VIDEO:
-            faults += _video_faults(root, info, episodes, key, decode, on_frames)
+            faults += _video_faults(root, info, episodes, key, decode)
         elif feature['dtype'] == IMAGE:
-            faults += _picture_faults(root, key, feature['shape'], decode, on_frames)
+            faults += _picture_faults(root, key, feature['shape'], decode)
     return faults
 
 
@@ -66,7 +64,6 @@ def _video_faults(
     episodes: list[dict[str, Any]],
     key: str,
     decode: bool,
-    on_frames: Callable[[int], None],
 ) -> Iterator[str]:
     files: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for one in episodes:
@@ -76,7 +73,7 @@ def _video_faults(
         path = root / info['video_path'].format(
             video_key=key, chunk_index=chunk, file_index=number
         )
-        yield from _file_faults(path, inside, key, info['fps'], decode, on_frames)
+        yield from _file_faults(path, inside, key, info['fps'], decode)
 
 
 def _file_faults(
@@ -85,7 +82,6 @@ def _file_faults(
     key: str,
     fps: float,
     decode: bool,
-    on_frames: Callable[[int], None],
 ) -> Iterator[str]:
     rows = 0
     for one in inside:
@@ -101,7 +97,6 @@ def _file_faults(
     except (OSError, ValueError) as error:
         yield f'{path} cannot be read: {error}'
         return
-    on_frames(len(times))
     if len(times) != rows:
         yield f'{path} has {len(times)} frames for {rows} rows'
     shifted = [i for i, at_s in enumerate(sorted(times)) if abs(at_s * fps - i) > BEGIN_TOLERANCE]
@@ -114,7 +109,6 @@ def _picture_faults(
     key: str,
     shape: list[int],
     decode: bool,
-    on_frames: Callable[[int], None],
 ) -> Iterator[str]:
     """Each row has a picture; with `decode` it is read and has the size of its column."""
     from pyarrow import parquet
@@ -131,7 +125,6 @@ def _picture_faults(
                 if fault:
                     yield f'{path}: row {number} of {key} {fault}'
                 number += 1
-            on_frames(batch.num_rows)
 
 
 def _picture_fault(data: bytes | None, shape: list[int], decode: bool) -> str:

@@ -8,7 +8,7 @@ Everything that decides is known after the first pass; the second pass only deco
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 import hashlib
 import json
@@ -46,15 +46,21 @@ from lerobot_serve.tools.dataset.plans.bag_index import (
 from lerobot_serve.tools.dataset.plans.episodes import (
     DatasetError,
     EpisodePlan,
+    Filter,
     is_selected,
     MessageKey,
+    parse_filter,
 )
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
 from lerobot_serve.tools.dataset.plans.first_messages import check_first_messages
 from lerobot_serve.tools.dataset.plans.merging import begins_of, inputs_of
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot, RobotInput
 from lerobot_serve.tools.dataset.ros.message_values import MessageValues
-from lerobot_serve.tools.dataset.settings import Report, Result, Settings
+from lerobot_serve.tools.dataset.settings import (
+    ConversionReport,
+    ConversionResult,
+    DatasetOptions,
+)
 from lerobot_serve.tools.dataset.staging import EpisodeSink, Staging
 
 # over the bags; each finds all messages of the planned rows that cannot be used
@@ -72,18 +78,27 @@ class _Planned:
     damage: list[str]
 
 
-def convert(settings: Settings, report: Report) -> Result:
-    """Convert the bags. Raises DatasetError, BagError, WrongCommandLine, OSError."""
-    bags = _in_time_order([Bag(path) for path in settings.bags])
-    settings.out.parent.mkdir(parents=True, exist_ok=True)
-    with Staging(settings.out) as staging:
+def convert(
+    paths: Iterable[Path],
+    out: Path,
+    options: DatasetOptions,
+    report: ConversionReport,
+    *,
+    joins: bool = True,
+) -> ConversionResult:
+    """
+    Convert the bags. Without `joins` the episodes stay in the staging folder, for the next
+    conversion. Raises DatasetError, BagError, WrongCommandLine, OSError.
+    """
+    filters = tuple(map(parse_filter, options.filters))
+    bags = _in_time_order([Bag(path) for path in paths])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with Staging(out) as staging:
         try:
-            if settings.out.exists() and not (settings.append or staging.was_published):
-                raise DatasetError(
-                    f'{settings.out} exists already; name a new folder, or --append to it'
-                )
+            if out.exists() and not (options.append or staging.was_published):
+                raise DatasetError(f'{out} exists already; name a new folder, or --append to it')
             lerobot_writer.load_lerobot(staging.cache)
-            return _Conversion(settings, report, bags, staging).run()
+            return _Conversion(options, filters, report, bags, staging, joins=joins).run()
         finally:
             staging.remove_if_empty()
 
@@ -93,39 +108,42 @@ class _Conversion:
 
     def __init__(
         self,
-        settings: Settings,
-        report: Report,
+        options: DatasetOptions,
+        filters: Sequence[Filter],
+        report: ConversionReport,
         bags: list[Bag],
         staging: Staging,
+        *,
+        joins: bool,
     ) -> None:
-        self._settings, self._report = settings, report
-        self._values = MessageValues(depth_millimetres=settings.depth_millimetres)
-        self._bags, self._staging = bags, staging
+        self._options, self._filters, self._report, self._joins = options, filters, report, joins
+        self._values = MessageValues(depth_millimetres=options.depth_millimetres)
+        self._bags, self._staging, self._out = bags, staging, staging.out
         self._unusable: set[MessageKey] = set()
         # why messages cannot be used, in all passes
         self._reasons: Counter[str] = Counter()
         # each pass plans again, and finds much of what was noted
         self._noted: set[str] = set()
-        self._there = records.Existing.read(settings.out) if settings.out.exists() else None
-        self._result = Result()
+        self._there = records.Existing.read(self._out) if self._out.exists() else None
+        self._result = ConversionResult()
 
-    def run(self) -> Result:
+    def run(self) -> ConversionResult:
         indexes = self._index()
         for _ in range(PASSES):
-            self._result = Result()
+            self._result = ConversionResult()
             planned = self._plan(indexes)
             plans = self._select(planned)
             if not plans:
                 self._note_unusable()
                 return self._finish_without(planned)
             features = agreed_features(
-                plans, planned.shapes, self._there, self._settings, self._note
+                plans, planned.shapes, self._there, self._out, self._options, self._note
             )
             names = [self._staged_name(plan, features) for plan in plans]
             unusable = self._write(plans, names, features, planned.shapes, begins_of(indexes))
             if not unusable:
                 self._note_unusable()
-                return self._join(plans, names) if self._settings.joins else self._result
+                return self._join(plans, names) if self._joins else self._result
             self._unusable |= unusable.keys()
             self._reasons.update(unusable.values())
         self._note_unusable()
@@ -148,7 +166,7 @@ class _Conversion:
 
     def _index(self) -> list[BagIndex]:
         count = self._report.begin('reading', bag_bytes(self._bags))
-        if self._settings.robot_file is None:
+        if self._options.robot_file is None:
             return [index_bags(self._bags, count)]
         return [index_bags([bag], count) for bag in self._bags]
 
@@ -156,12 +174,12 @@ class _Conversion:
         damage = [text for index in indexes for text in index.damage]
         plans: list[EpisodePlan] = []
         shapes: dict[str, dict[str, FrameShape]] = {}
-        if self._settings.robot_file is None:
+        if self._options.robot_file is None:
             plans = list(
                 plan_recorded(
                     indexes[0],
-                    robot_name=self._settings.robot_name,
-                    task=self._settings.task,
+                    robot_name=self._options.robot_name,
+                    task=self._options.task,
                     unusable=self._unusable,
                 )
             )
@@ -173,10 +191,10 @@ class _Conversion:
             if not plans:
                 names = sorted({key.client_id for key in indexes[0].episodes})
                 raise DatasetError(
-                    f'no episode of {self._settings.robot_name!r}; the bags have {names}'
+                    f'no episode of {self._options.robot_name!r}; the bags have {names}'
                 )
         else:
-            plans = self._sampled(self._settings.robot_file, indexes)
+            plans = self._sampled(self._options.robot_file, indexes)
         for plan in plans:
             if plan.rows and plan.robot.digest not in shapes:
                 shapes[plan.robot.digest] = camera_shapes(plan, indexes, self._values)
@@ -200,7 +218,7 @@ class _Conversion:
                 index,
                 robot,
                 bag_name=bag.path.stem,
-                task=self._settings.task,
+                task=self._options.task,
                 first_numbers=begin.first_numbers,
                 unusable=self._unusable,
             )
@@ -225,14 +243,14 @@ class _Conversion:
                     f'{bag.path.stem} has executed actions: without --robot its rows are exactly '
                     'what the robot had seen, with outcomes and who commanded'
                 )
-        if not self._settings.task:
+        if not self._options.task:
             self._note('the episodes have no task; policies that read one need --task TEXT')
 
     def _select(self, planned: _Planned) -> list[EpisodePlan]:
         for text in planned.damage:
             self._note(text)
         selected = []
-        passed = [p for p in planned.plans if is_selected(p, self._settings.filters)]
+        passed = [p for p in planned.plans if is_selected(p, self._filters)]
         self._result.filtered = len(planned.plans) - len(passed)
         with_rows = [plan for plan in passed if plan.rows]
         known = self._there.refuse_others(with_rows) if self._there else frozenset()
@@ -256,7 +274,7 @@ class _Conversion:
 
     def _staged_name(self, plan: EpisodePlan, features: Features) -> str:
         about = json.dumps(
-            [plan.digest, plan.labels, features, self._settings.vcodec], sort_keys=True
+            [plan.digest, plan.labels, features, self._options.vcodec], sort_keys=True
         )
         return hashlib.sha256(about.encode()).hexdigest()[:32]
 
@@ -280,7 +298,7 @@ class _Conversion:
         if not waiting:
             return {}
         count = self._report.begin('converting', bag_bytes(self._bags))
-        sink = EpisodeSink(self._staging, waiting, features, self._settings.vcodec)
+        sink = EpisodeSink(self._staging, waiting, features, self._options.vcodec)
         needed = [plan for plan in plans if plan.digest in waiting]
         feed = RowFeed(needed, shapes, self._values, is_labelled=SUCCESS in features)
         try:
@@ -291,38 +309,38 @@ class _Conversion:
             raise DatasetError('the bags changed while they were read; convert them again')
         return feed.unusable
 
-    def _join(self, plans: Sequence[EpisodePlan], names: Sequence[str]) -> Result:
+    def _join(self, plans: Sequence[EpisodePlan], names: Sequence[str]) -> ConversionResult:
         staged = [self._staging.path(name) for name in names]
-        roots = [self._settings.out, *staged] if self._there else staged
+        roots = [self._out, *staged] if self._there else staged
         lerobot_writer.merge(roots, self._staging.merged, self._staging.groups)
-        rule = {'float_depth': MILLIMETRE_RULE} if self._settings.depth_millimetres else {}
+        rule = {'float_depth': MILLIMETRE_RULE} if self._options.depth_millimetres else {}
         lines = [self._staging.record(name) | rule for name in names]
         records.write(
             self._staging.merged,
             self._there,
             lines,
             [plan.robot for plan in plans],
-            is_sampled=self._settings.robot_file is not None,
+            is_sampled=self._options.robot_file is not None,
         )
-        faults = check_dataset(self._staging.merged, decode=self._settings.check)
+        faults = check_dataset(self._staging.merged, decode=self._options.check)
         if faults:
             raise DatasetError('the joined dataset is not whole:\n' + '\n'.join(faults))
         self._staging.publish()
         self._result.episodes, self._result.rows = len(plans), sum(len(p.rows) for p in plans)
         return self._with_totals()
 
-    def _finish_without(self, planned: _Planned) -> Result:
+    def _finish_without(self, planned: _Planned) -> ConversionResult:
         if self._there is None:
             raise DatasetError(
                 f'nothing to convert: of {len(planned.plans)} episodes {self._result.filtered} do '
                 f'not pass the filters and {self._result.without_rows} have no row'
             )
-        if self._settings.check:
-            self._result.faults = check_dataset(self._settings.out, decode=True)
+        if self._options.check:
+            self._result.faults = check_dataset(self._out, decode=True)
         return self._with_totals()
 
-    def _with_totals(self) -> Result:
-        there = records.Existing.read(self._settings.out)
+    def _with_totals(self) -> ConversionResult:
+        there = records.Existing.read(self._out)
         self._result.total_episodes, self._result.total_rows = there.episodes, there.rows
         return self._result
 

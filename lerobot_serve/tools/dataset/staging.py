@@ -174,11 +174,7 @@ def remove(path: Path) -> None:
 def sync_tree(folder: Path) -> None:
     """Flush all files and folders below a folder to the disk. Raises OSError."""
     for path in (*folder.rglob('*'), folder):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(path)
 
 
 class EpisodeSink:

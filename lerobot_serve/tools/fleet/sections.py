@@ -22,12 +22,12 @@ from lerobot_serve.tools.recorder.options import (
     check_options,
     CONTINUOUS,
     flag,
-    OPTIONS,
+    SLICES,
     STRATEGIES,
 )
 
 VERB = 'lerobot-serve'
-Number = Annotated[int | float, Meta(description='a number')]
+OptionalNumber = Annotated[int | float, Meta(description='a number')] | UnsetType
 OptionalText = Text | UnsetType
 Texts = Annotated[str | list[Text], Meta(description='a text, or a list of texts')] | UnsetType
 
@@ -113,23 +113,20 @@ def _verb(stage: Stage, words: Sequence[str], **values: str) -> FleetProcess:
 IN_FLEETS = tuple(name for name in STRATEGIES if name != CONTINUOUS)
 
 
-# a fleet is recorded until it ends: without max_size and duration
-Recording = msgspec.defstruct(
-    'Recording',
-    [
-        ('folder', Text, UNSET),
-        ('strategy', Annotated[str, one_of(IN_FLEETS)], IN_FLEETS[0]),
-        ('robot', Text, UNSET),
-        *(
-            (name, Annotated[int, whole(each.low, each.high)] if each.is_whole else Number, UNSET)
-            for name, each in OPTIONS.items()
-            if each.strategies
-        ),
-    ],
-    bases=(Record,),
-    frozen=True,
-    kw_only=True,
-)
+class Recording(Record, frozen=True, kw_only=True):
+    """The flags of the verb; a fleet is recorded until it ends: without max_size and duration."""
+
+    folder: OptionalText = UNSET
+    strategy: Annotated[str, one_of(IN_FLEETS)] = IN_FLEETS[0]
+    robot: OptionalText = UNSET
+    slice_size: OptionalNumber = UNSET
+    slice_time: OptionalNumber = UNSET
+    keep_slices: Annotated[int, whole(*SLICES)] | UnsetType = UNSET
+    before: OptionalNumber = UNSET
+    after: OptionalNumber = UNSET
+    divergence: OptionalNumber = UNSET
+    outcome_wait: OptionalNumber = UNSET
+    gone_after: OptionalNumber = UNSET
 
 
 def recorder_process(
@@ -184,7 +181,7 @@ class Loop(Record, frozen=True):
     folder: OptionalText = UNSET
     robot: OptionalText = UNSET
     gate_recordings: Annotated[int, whole(LEAST_RECORDINGS, 10_000)] | UnsetType = UNSET
-    period_s: Number | UnsetType = UNSET
+    period_s: OptionalNumber = UNSET
     plan: OptionalText = UNSET
 
 

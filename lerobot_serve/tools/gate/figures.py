@@ -9,7 +9,6 @@ a failure, as in the canary. One thread.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-import math
 
 from lerobot_serve.contract.data_path.chunk import read_reply_summary, ReplySummary
 from lerobot_serve.contract.errors import Malformed
@@ -26,30 +25,11 @@ IS_SUCCESS = {Outcome.SUCCESS: True, Outcome.FAILURE: False, Outcome.ABORTED: Fa
 
 
 @dataclass(slots=True)
-class TaskFigures:
+class TaskFigures(SharedMotion):
     """One task: the motions of both policies, and outcomes as successes and failures."""
 
-    chunks: int = 0
-    product: float = 0.0
-    parent_energy: float = 0.0
-    candidate_energy: float = 0.0
     parent: tuple[int, int] = (0, 0)
     candidate: tuple[int, int] = (0, 0)
-
-    def add(self, motion: SharedMotion, chunks: int = 1) -> None:
-        """Add the motions of so many chunks."""
-        self.chunks += chunks
-        self.product += motion.product
-        self.parent_energy += motion.parent_energy
-        self.candidate_energy += motion.candidate_energy
-
-    @property
-    def similarity(self) -> float:
-        """The cosine of both motions, in which large ones count more; NaN if nothing moves."""
-        if not self.parent_energy and not self.candidate_energy:
-            return math.nan
-        norm = math.sqrt(self.parent_energy) * math.sqrt(self.candidate_energy)
-        return self.product / norm if norm else 0.0
 
 
 @dataclass(slots=True)
@@ -79,9 +59,7 @@ class GateFigures:
         """All tasks together."""
         found = TaskFigures()
         for each in self.tasks.values():
-            found.add(
-                SharedMotion(each.product, each.parent_energy, each.candidate_energy), each.chunks
-            )
+            found.add(each)
             found.parent = added(found.parent, each.parent)
             found.candidate = added(found.candidate, each.candidate)
         return found

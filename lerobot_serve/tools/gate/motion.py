@@ -166,13 +166,29 @@ class PolicyMotion:
         return self.changed / self.caged if self.caged else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SharedMotion:
     """Inner product and energies of the motions of both policies; they add up over chunks."""
 
-    product: float
-    parent_energy: float
-    candidate_energy: float
+    chunks: int = 0
+    product: float = 0.0
+    parent_energy: float = 0.0
+    candidate_energy: float = 0.0
+
+    def add(self, other: SharedMotion) -> None:
+        """Add further motions."""
+        self.chunks += other.chunks
+        self.product += other.product
+        self.parent_energy += other.parent_energy
+        self.candidate_energy += other.candidate_energy
+
+    @property
+    def similarity(self) -> float:
+        """The cosine of both motions, in which large ones count more; NaN if nothing moves."""
+        if not self.parent_energy and not self.candidate_energy:
+            return math.nan
+        norm = math.sqrt(self.parent_energy) * math.sqrt(self.candidate_energy)
+        return self.product / norm if norm else 0.0
 
 
 def shared_motion(parent: Float32Array, candidate: Float32Array) -> SharedMotion | None:
@@ -185,4 +201,4 @@ def shared_motion(parent: Float32Array, candidate: Float32Array) -> SharedMotion
         return None
     begin = parent[:1].astype(np.float64)
     old, new = (each[:rows].astype(np.float64) - begin for each in (parent, candidate))
-    return SharedMotion(float((old * new).sum()), float((old**2).sum()), float((new**2).sum()))
+    return SharedMotion(1, float((old * new).sum()), float((old**2).sum()), float((new**2).sum()))

@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, TEXT_LIMIT, Verdict
+from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, GateVerdict, TEXT_LIMIT
 from lerobot_serve.tools.gate.figures import GateFigures
 from lerobot_serve.tools.gate.limits import GateLimits
 from lerobot_serve.tools.gate.rules import Gate
 from lerobot_serve.tools.output.report import Part, Report
 
-WORDS: dict[Verdict, str] = {
+WORDS: dict[GateVerdict, str] = {
     'passed': 'passed: the candidate may go on to shadow and canary',
     'overridden': 'passed by a person, against the gates below',
     'held': 'held: a performance gate failed; a better candidate, or a reason '
@@ -29,7 +29,7 @@ MARKS = {'passed': 'ok', 'failed': 'FAILED', 'unmeasured': 'not measured'}
 def make_record(
     figures: GateFigures,
     gates: Collection[Gate],
-    verdict: Verdict,
+    verdict: GateVerdict,
     limits: GateLimits,
     *,
     overrides: Mapping[str, str],
@@ -58,7 +58,7 @@ def cut(text: str) -> str:
 
 
 def verdict_text(
-    figures: GateFigures, gates: Collection[Gate], verdict: Verdict, limits: GateLimits
+    figures: GateFigures, gates: Collection[Gate], verdict: GateVerdict, limits: GateLimits
 ) -> str:
     """Return the verdict with the gates that block, and what would be enough."""
     if verdict == 'too_few':

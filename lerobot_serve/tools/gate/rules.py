@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec import Struct
 
 from lerobot_serve.router.canary.evidence.success_rate import worse_evidence
-from lerobot_serve.router.canary.gate_record import Verdict
+from lerobot_serve.router.canary.gate_record import GateVerdict
 from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.tools.gate.figures import GateFigures, TaskFigures
 from lerobot_serve.tools.gate.limits import GateLimits
@@ -51,7 +51,7 @@ class Gate(Struct, frozen=True):
 
 
 # enough episodes, a safety gate blocks, a performance gate blocks, all of those are overridden
-VERDICTS: dict[tuple[bool, bool, bool, bool], Verdict] = {
+VERDICTS: dict[tuple[bool, bool, bool, bool], GateVerdict] = {
     (False, False, False, False): 'too_few',
     (False, False, False, True): 'too_few',
     (False, False, True, False): 'too_few',
@@ -89,7 +89,7 @@ def evaluate(figures: GateFigures, limits: GateLimits) -> tuple[Gate, ...]:
 
 def verdict(
     gates: Collection[Gate], episodes: int, limits: GateLimits, overridden: Collection[str]
-) -> Verdict:
+) -> GateVerdict:
     """Return the verdict of the table; `overridden` are names of performance gates."""
     blocking = [gate for gate in gates if gate.blocks]
     performance = [gate for gate in blocking if gate.kind == 'performance']

@@ -17,9 +17,7 @@ from collections.abc import Iterator, Sequence
 import contextlib
 from dataclasses import dataclass, field
 from datetime import datetime
-import fcntl
 import json
-import os
 from pathlib import Path
 import shutil
 from typing import Annotated
@@ -41,6 +39,7 @@ from lerobot_serve.tools.keys.certificates import (
     make_certificate,
 )
 from lerobot_serve.tools.keys.identity import Identity, KeyRole, new_identity
+from lerobot_serve.versions.locks import exclusive
 from lerobot_serve.zenoh.credentials import CA, CERTIFICATE, check_mode, PRIVATE_KEY
 from lerobot_serve.zenoh.keys import check_site
 from lerobot_serve.zenoh.settings import (
@@ -260,7 +259,9 @@ def opened_site(folder: Path) -> Iterator[KeySite]:
                 f'{folder} has no {SITE_FILE}; make a site with `lerobot-serve keys init`, or '
                 'name its folder with --folder'
             )
-        with _locked(folder):
+        busy = f'another `lerobot-serve keys` changes {folder}; try again when it has ended'
+        # the folder may be a link, which no lock follows
+        with exclusive(folder.resolve(), lambda: UserError(busy)):
             yield _read_site(folder)
 
 
@@ -270,20 +271,6 @@ def _user_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f'{error.filename or folder}: {error.strerror}') from None
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise UserError(
-            f'another `lerobot-serve keys` changes {folder}; try again when it has ended'
-        ) from None
-    finally:
-        os.close(handle)
 
 
 def _read_site(folder: Path) -> KeySite:

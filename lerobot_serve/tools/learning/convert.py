@@ -9,12 +9,12 @@ another robot or with damage does not keep the others out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 import json
 from pathlib import Path
 import shutil
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -31,14 +31,13 @@ from lerobot_serve.learner.steps.lines import (
     StageDone,
     StageJob,
 )
-from lerobot_serve.learner.trainers.base import Progress
 from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.dataset import records
 from lerobot_serve.tools.dataset.convert import convert
-from lerobot_serve.tools.dataset.plans.bag_index import CountBytes
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError, parse_filter
-from lerobot_serve.tools.dataset.settings import Settings
-from lerobot_serve.versions.file_hash import folder_sha256
+from lerobot_serve.tools.dataset.plans.episodes import DatasetError
+from lerobot_serve.tools.dataset.settings import DatasetOptions
+from lerobot_serve.tools.learning.steps import progress_of
+from lerobot_serve.versions.file_hash import CountBytes, folder_sha256
 
 CHANGED, NOT_CONVERTED, NOT_SELECTED = 'changed', 'not_converted', 'not_selected'
 UNREADABLE = 'unreadable'
@@ -53,19 +52,15 @@ def stage_bags(job: StageJob, report: Callable[[Report], None]) -> StageDone:
     staging folder until their round. Raises UserError for bags that do not agree, which their
     round converts one by one; OSError.
     """
-    there = names_in(job.dataset)
-    wanted = [bag for bag in job.bags if (bag.client_id, bag.episode_id) not in there]
-    # the round does not look at those again that are in the dataset
     refusals: dict[str, RefusedBag] = {}
-    whole = whole_bags(wanted, refusals)
+    whole = _new_bags(job, refusals)
     for refused in refusals.values():
         report(refused)
     if whole:
         files = (path for path in job.dataset.rglob('*') if path.is_file())
         joins = sum(path.stat().st_size for path in files) <= COPIED_BYTES
-        settings = replace(_settings(job, whole), joins=joins)
         try:
-            convert(settings, _ConversionReport(report))
+            _convert(job, whole, _ConversionReport(report), joins=joins)
         except (DatasetError, BagError) as error:
             raise UserError(str(error)) from error
     return StageDone(tuple(bag.sha256 for bag in job.bags))
@@ -73,10 +68,8 @@ def stage_bags(job: StageJob, report: Callable[[Report], None]) -> StageDone:
 
 def convert_bags(job: ConvertJob, report: Callable[[Report], None]) -> ConvertDone:
     """Return what the dataset has now. Raises UserError, BagError, OSError."""
-    there = names_in(job.dataset)
-    wanted = [bag for bag in job.bags if (bag.client_id, bag.episode_id) not in there]
     refusals: dict[str, RefusedBag] = {}
-    whole = whole_bags(wanted, refusals)
+    whole = _new_bags(job, refusals)
     if whole:
         _Conversion(job, _ConversionReport(report), refusals).run(whole)
     there = names_in(job.dataset)
@@ -113,6 +106,13 @@ def names_in(dataset: Path) -> list[Name]:
         json.loads(line) for line in records.Existing.read(dataset).lines
     ]
     return [(line['robot'], line['episode_id']) for line in lines]
+
+
+def _new_bags(job: Conversion, refusals: dict[str, RefusedBag]) -> list[BagToConvert]:
+    """Return the whole bags that the dataset does not have."""
+    there = names_in(job.dataset)
+    wanted = [bag for bag in job.bags if (bag.client_id, bag.episode_id) not in there]
+    return whole_bags(wanted, refusals)
 
 
 def whole_bags(
@@ -170,25 +170,21 @@ class _Conversion:
         self.refusals[bag.sha256] = RefusedBag(bag.sha256, NOT_CONVERTED, text[:900])
 
     def _convert(self, bags: Sequence[BagToConvert]) -> None:
-        settings = _settings(self.job, bags)
         try:
-            convert(settings, self.report)
+            _convert(self.job, bags, self.report)
         except OSError as error:
-            out = settings.out
+            out = self.job.dataset
             raise UserError(
                 f'{out} cannot be written: {error}; {_free_mb(out)} MB are free there, and twice '
                 'the dataset is needed while episodes join; make room'
             ) from error
 
 
-def _settings(job: Conversion, bags: Sequence[BagToConvert]) -> Settings:
-    return Settings(
-        tuple(bag.path for bag in bags),
-        job.dataset,
-        append=True,
-        filters=tuple(parse_filter(text) for text in job.filters),
-        vcodec=job.vcodec,
-    )
+def _convert(
+    job: Conversion, bags: Iterable[BagToConvert], report: _ConversionReport, *, joins: bool = True
+) -> None:
+    options = DatasetOptions(append=True, filters=job.filters, vcodec=cast(Any, job.vcodec))
+    convert([bag.path for bag in bags], job.dataset, options, report, joins=joins)
 
 
 def _free_mb(out: Path) -> int:
@@ -205,19 +201,8 @@ class _ConversionReport:
         self._report = report
 
     def begin(self, what: str, total_bytes: int) -> CountBytes:
-        done = 0
-        shown = -1
-
-        def count(size: int) -> None:
-            nonlocal done, shown
-            done += size
-            percent = 100 * done // max(1, total_bytes)
-            if percent != shown:
-                shown = percent
-                self._report(Progress(min(1.0, done / max(1, total_bytes))))
-
         print(what, flush=True)
-        return count
+        return progress_of(total_bytes, self._report)
 
     def note(self, text: str) -> None:
         print(text, flush=True)

@@ -43,6 +43,7 @@ from lerobot_serve.requirements import install_command
 from lerobot_serve.tools.dataset.staging import sync_tree
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import PublishError, VersionError
+from lerobot_serve.versions.file_hash import CountBytes
 from lerobot_serve.versions.manifest import read_manifest, TIME_FORMAT
 from lerobot_serve.versions.publishing import Details, policy_paths, publish
 from lerobot_serve.versions.store import VersionStore
@@ -123,6 +124,21 @@ def _trained(
     return TrainDone(made, found)
 
 
+def progress_of(total_bytes: int, report: Callable[[Report], None]) -> CountBytes:
+    """Return what counts bytes, and reports each percent of them."""
+    done, shown = 0, -1
+
+    def count(size: int) -> None:
+        nonlocal done, shown
+        done += size
+        percent = 100 * done // max(1, total_bytes)
+        if percent != shown:
+            shown = percent
+            report(Progress(min(1.0, done / max(1, total_bytes))))
+
+    return count
+
+
 def publish_policy(
     job: PublishJob,
     report: Callable[[Report], None],
@@ -131,13 +147,6 @@ def publish_policy(
     """Copy a policy, whole or not at all; a version that is there is the result. VersionError."""
     policy = job.policy
     total_bytes = sum((policy / path).stat().st_size for path in policy_paths(policy)[0])
-    done = 0
-
-    def count(size: int) -> None:
-        nonlocal done
-        done += size
-        report(Progress(min(1.0, done / max(1, total_bytes))))
-
     found = identify(policy).fingerprint
     if found != job.fingerprint:
         raise PublishError(
@@ -151,5 +160,6 @@ def publish_policy(
         note=job.note,
         sources=job.sources,
     )
+    count = progress_of(total_bytes, report)
     published = publish(VersionStore.make(job.store), policy, identify, details, count)
     return PublishDone(published.manifest.id)

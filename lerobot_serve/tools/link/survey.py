@@ -7,7 +7,7 @@ has carried, and how servers respond. Pure but for the lock of a counter; any th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 import re
 import threading
 from typing import Any
@@ -187,7 +187,11 @@ def key_rates(counters: Iterable[Mapping[str, KeyCount]], duration_s: float) -> 
         for key, count in counts.items():
             most[key] = max(count, most.get(key, KeyCount()))
     return [
-        KeyRate(key, count.messages / duration_s, count.size_bytes / BYTES_PER_KB / duration_s)
+        KeyRate(
+            key,
+            round(count.messages / duration_s, 3),
+            round(count.size_bytes / BYTES_PER_KB / duration_s, 3),
+        )
         for key, count in sorted(most.items())
     ]
 
@@ -201,14 +205,7 @@ def link_report(survey: LinkSurvey) -> Report:
         'problems': survey.problem_texts,
         'failure': survey.failure,
         'participants': [_participant(each, survey) for each in survey.participants],
-        'keys': [
-            {
-                'key': rate.key,
-                'messages_per_s': round(rate.messages_per_s, 3),
-                'kb_per_s': round(rate.kb_per_s, 3),
-            }
-            for rate in survey.rates
-        ],
+        'keys': [asdict(each) for each in survey.rates],
     }
     return Report(data, _parts(survey, data), error=survey.failure)
 

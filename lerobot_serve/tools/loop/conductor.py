@@ -22,17 +22,17 @@ from lerobot_serve.tools.loop.decisions import (
     choose,
     is_one_of,
     is_tried,
+    LoopStep,
     own_rollout,
+    RESTORING,
     Rollout,
     RolloutFacts,
     server_to_restore,
     SETTLED,
-    SlotA,
-    Step,
     STEPS,
 )
 from lerobot_serve.tools.loop.history import entry_text
-from lerobot_serve.tools.loop.journal import Event, Journal
+from lerobot_serve.tools.loop.journal import Journal, LoopEvent
 from lerobot_serve.tools.loop.settings import (
     GATE_LIMIT_S,
     LoopSettings,
@@ -46,25 +46,25 @@ from lerobot_serve.versions.manifest import Manifest
 REASON = 'learning loop'
 # what is recorded when the rollout changes
 EVENTS = {
-    Rollout.UNKNOWN: Event.ROUTER_UNKNOWN,
-    Rollout.IDLE: Event.IDLE,
-    Rollout.ON_TRIAL: Event.ON_TRIAL,
-    Rollout.LOST: Event.CANDIDATE_LOST,
-    Rollout.WATCHED: Event.PROMOTED,
-    Rollout.PROMOTED: Event.WATCHED,
+    Rollout.UNKNOWN: LoopEvent.ROUTER_UNKNOWN,
+    Rollout.IDLE: LoopEvent.IDLE,
+    Rollout.ON_TRIAL: LoopEvent.ON_TRIAL,
+    Rollout.LOST: LoopEvent.CANDIDATE_LOST,
+    Rollout.WATCHED: LoopEvent.PROMOTED,
+    Rollout.PROMOTED: LoopEvent.WATCHED,
 }
 # what is recorded when a verb has done its step
 DONE = {
-    Step.START: Event.ROLLOUT_STARTED,
-    Step.FINISH: Event.FINISHED,
-    Step.RESTORE: Event.RESTORED,
+    LoopStep.START: LoopEvent.ROLLOUT_STARTED,
+    LoopStep.FINISH: LoopEvent.FINISHED,
+    LoopStep.RESTORE: LoopEvent.RESTORED,
 }
 # exit statuses of `gate` that are results, and no failures
 HELD, TOO_FEW_STATUS = 'held', 4
 GATE_RESULTS = {
-    0: Event.GATE_ADMITTED,
-    3: Event.GATE_REFUSED,
-    TOO_FEW_STATUS: Event.GATE_TOO_FEW,
+    0: LoopEvent.GATE_ADMITTED,
+    3: LoopEvent.GATE_REFUSED,
+    TOO_FEW_STATUS: LoopEvent.GATE_TOO_FEW,
 }
 RunVerb = Callable[[list[str], float], VerbResult]
 
@@ -90,7 +90,7 @@ class Conductor:
         self._passed_over_text = ''
         # the last step with its version, how often in a row, and when it may be taken again: one
         # that changes nothing of what is seen must not be repeated without a pause
-        self._last: tuple[Step, str] | None = None
+        self._last: tuple[LoopStep, str] | None = None
         self._attempts, self._again_at_s = 0, 0.0
         # version and bags of a gate with too few episodes
         self._too_few: tuple[str, list[Path]] = ('', [])
@@ -98,13 +98,13 @@ class Conductor:
 
     def run(self, stop: threading.Event) -> None:
         """Take steps until `stop` is set."""
-        self._add(Event.LOOP_STARTED, self._start_policy, f'store {self._settings.store}')
+        self._add(LoopEvent.LOOP_STARTED, self._start_policy, f'store {self._settings.store}')
         while not stop.is_set():
-            if self.take_step() is Step.WAIT:
+            if self.take_step() is LoopStep.WAIT:
                 stop.wait(self._settings.period_s)
-        self._add(Event.LOOP_ENDED)
+        self._add(LoopEvent.LOOP_ENDED)
 
-    def take_step(self) -> Step:
+    def take_step(self) -> LoopStep:
         """Look, decide, and take one step; return it, WAIT if nothing was done."""
         facts = self._look()
         found = observing.versions(self._settings.store)
@@ -114,18 +114,18 @@ class Conductor:
         choice = choose(found, facts.champion, records, self._journal.rolled_back)
         self._note_passed_over(choice)
         step, version = self._next(facts, found, choice)
-        if step is Step.WAIT or not self._is_due(step, version):
-            return Step.WAIT
-        return step if self._take(step, version, facts) else Step.WAIT
+        if step is LoopStep.WAIT or not self._is_due(step, version):
+            return LoopStep.WAIT
+        return step if self._take(step, version, facts) else LoopStep.WAIT
 
     def _next(
         self, facts: RolloutFacts, found: Sequence[Manifest], choice: Choice
-    ) -> tuple[Step, str]:
-        is_forgotten = bool(self._server_to_restore(facts, found))
-        champion = SlotA.FORGOTTEN if is_forgotten else SlotA.SERVED
+    ) -> tuple[LoopStep, str]:
         rollout = own_rollout(facts, self._journal.versions)
-        step = STEPS[rollout, champion, choice.candidate]
-        versions = {Step.RESTORE: self._journal.champion, Step.FINISH: facts.candidate}
+        step = STEPS[rollout][choice.candidate]
+        if rollout in RESTORING and self._server_to_restore(facts, found):
+            step = LoopStep.RESTORE
+        versions = {LoopStep.RESTORE: self._journal.champion, LoopStep.FINISH: facts.candidate}
         return step, versions.get(step, choice.version)
 
     # what is there
@@ -141,29 +141,33 @@ class Conductor:
         for version in found:
             if digest_of(version.id) not in self._journal.versions:
                 self._add(
-                    Event.NEW_VERSION, version.id, f'trained from {version.parent or "nothing"}'
+                    LoopEvent.NEW_VERSION,
+                    version.id,
+                    f'trained from {version.parent or "nothing"}',
                 )
 
     def _note_changes(self, before: RolloutFacts, now: RolloutFacts) -> None:
         """Record what happened to champion and candidate since the last look."""
         if now.champion and digest_of(now.champion) != self._journal.served:
-            self._add(Event.CHAMPION, now.champion, 'slot a serves it')
+            self._add(LoopEvent.CHAMPION, now.champion, 'slot a serves it')
         if is_tried(now) and digest_of(now.candidate) in self._journal.rolled_back:
-            self._add(Event.TRIED_AGAIN, now.candidate, 'a person lifted its rollback')
+            self._add(LoopEvent.TRIED_AGAIN, now.candidate, 'a person lifted its rollback')
         if before.stage == now.stage:
             return
         if now.phase != CanaryPhase.ROLLED_BACK.word:
             candidate = '' if now.rollout is Rollout.IDLE else now.candidate
             self._add(EVENTS[now.rollout], candidate, now.text)
         elif digest_of(now.candidate) not in self._journal.rolled_back:
-            self._add(Event.ROLLED_BACK, now.candidate, now.text)
+            self._add(LoopEvent.ROLLED_BACK, now.candidate, now.text)
 
     def _note_champion(self, facts: RolloutFacts, found: Sequence[Manifest]) -> None:
         """Record a version in slot a that this conductor saw no `finish` of, or did not end."""
         digest = digest_of(facts.champion)
         is_news = digest not in (digest_of(self._journal.champion), digest_of(self._start_policy))
         if facts.rollout in SETTLED and is_news and is_one_of(found, facts.champion):
-            self._add(Event.ADOPTED, facts.champion, 'slot a serves it, and no finish is recorded')
+            self._add(
+                LoopEvent.ADOPTED, facts.champion, 'slot a serves it, and no finish is recorded'
+            )
 
     def _server_to_restore(self, facts: RolloutFacts, found: Sequence[Manifest]) -> str:
         champion = self._journal.champion
@@ -174,31 +178,31 @@ class Conductor:
     def _note_passed_over(self, choice: Choice) -> None:
         if choice.why_not and choice.why_not != self._passed_over_text:
             if choice.stale:
-                self._add(Event.STALE, choice.stale, choice.why_not.partition(': ')[2])
+                self._add(LoopEvent.STALE, choice.stale, choice.why_not.partition(': ')[2])
             else:
                 self._say(f'no candidate: {choice.why_not}')
         self._passed_over_text = choice.why_not
 
     # steps
 
-    def _is_due(self, step: Step, version: str) -> bool:
+    def _is_due(self, step: LoopStep, version: str) -> bool:
         if self._last == (step, version) and self._clock() < self._again_at_s:
             return False
-        return step is not Step.GATE or self._too_few != (version, self._recordings())
+        return step is not LoopStep.GATE or self._too_few != (version, self._recordings())
 
-    def _take(self, step: Step, version: str, facts: RolloutFacts) -> bool:
+    def _take(self, step: LoopStep, version: str, facts: RolloutFacts) -> bool:
         """Run the verb of a step; return whether it did what it should."""
         words = self._words(step, version, facts)
         if words is None:
             return False
         self._say(f'{step.value} {version}: {self._shown(words)}')
         self._too_few = ('', [])
-        result = self._run_verb(words, GATE_LIMIT_S if step is Step.GATE else ROLLOUT_LIMIT_S)
+        result = self._run_verb(words, GATE_LIMIT_S if step is LoopStep.GATE else ROLLOUT_LIMIT_S)
         wait_s = self._count_attempt(step, version)
         if failure := self._failure(step, version, facts, result):
             self._add(f'{step.value}_failed', version, f'{failure} (again in {wait_s:g} s)')
             return False
-        if step is Step.GATE:
+        if step is LoopStep.GATE:
             self._add(self._gate_event(version, result), version, _gate_text(result))
             if result.status == TOO_FEW_STATUS:
                 self._too_few = (version, self._recordings())
@@ -206,9 +210,11 @@ class Conductor:
             self._add(DONE[step], version)
         return True
 
-    def _failure(self, step: Step, version: str, facts: RolloutFacts, result: VerbResult) -> str:
+    def _failure(
+        self, step: LoopStep, version: str, facts: RolloutFacts, result: VerbResult
+    ) -> str:
         """Return why a verb did not do its step; empty if it did."""
-        if step is not Step.GATE or result.status not in GATE_RESULTS:
+        if step is not LoopStep.GATE or result.status not in GATE_RESULTS:
             return _last_line(result) if result.status else ''
         settings = self._settings
         record = observing.gate_record(settings.gates, version)
@@ -225,9 +231,9 @@ class Conductor:
         record = observing.gate_record(self._settings.gates, version)
         # the same exit status; a person may let one of them start
         is_held = record is not None and record.verdict == HELD
-        return Event.GATE_HELD if is_held else GATE_RESULTS[result.status]
+        return LoopEvent.GATE_HELD if is_held else GATE_RESULTS[result.status]
 
-    def _count_attempt(self, step: Step, version: str) -> float:
+    def _count_attempt(self, step: LoopStep, version: str) -> float:
         """Return the time until this step may be taken again for this version [s]."""
         is_again = self._last == (step, version)
         self._attempts = self._attempts + 1 if is_again else 1
@@ -237,15 +243,15 @@ class Conductor:
         self._again_at_s = self._clock() + wait_s
         return wait_s
 
-    def _words(self, step: Step, version: str, facts: RolloutFacts) -> list[str] | None:
+    def _words(self, step: LoopStep, version: str, facts: RolloutFacts) -> list[str] | None:
         settings = self._settings
-        if step is Step.RESTORE:
+        if step is LoopStep.RESTORE:
             server = server_to_restore(facts, self._start_policy, version)
             return ['swap', server, version, '--wait', '--yes']
-        if step is Step.FINISH:
+        if step is LoopStep.FINISH:
             return self._rollout('finish', '--yes', f'--reason={REASON}')
         folder = str(settings.store / version)
-        if step is Step.START:
+        if step is LoopStep.START:
             return self._rollout(
                 *('start', folder, f'--plan={settings.plan}', '--yes', f'--reason={REASON}')
             )

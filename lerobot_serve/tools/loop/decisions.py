@@ -52,7 +52,7 @@ class Candidate(Enum):
     ADMITTED = 'admitted'
 
 
-class Step(Enum):
+class LoopStep(Enum):
     """What the loop does next."""
 
     WAIT = 'wait'
@@ -63,48 +63,25 @@ class Step(Enum):
     RESTORE = 'restore'
 
 
-class SlotA(Enum):
-    """Whether slot a serves the version that the loop made the champion."""
-
-    # or another policy, which a person put there
-    SERVED = 'served'
-    # a server of slot a has the policy of its start again
-    FORGOTTEN = 'forgotten'
-
-
 # slot a is not in the midst of a change, which `rollout finish` is
 SETTLED = frozenset({Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST})
 # a watch needs its champion to go back to; once it is over, `rollout finish` replaces it
 RESTORING = SETTLED | {Rollout.WATCHED}
-_WITH_CHAMPION: dict[tuple[Rollout, Candidate], Step] = {
-    (Rollout.UNKNOWN, Candidate.NONE): Step.WAIT,
-    (Rollout.UNKNOWN, Candidate.UNGATED): Step.WAIT,
-    (Rollout.UNKNOWN, Candidate.ADMITTED): Step.WAIT,
-    (Rollout.IDLE, Candidate.NONE): Step.WAIT,
-    (Rollout.IDLE, Candidate.UNGATED): Step.GATE,
-    (Rollout.IDLE, Candidate.ADMITTED): Step.START,
-    # slot b has a candidate; the next one waits
-    (Rollout.ON_TRIAL, Candidate.NONE): Step.WAIT,
-    (Rollout.ON_TRIAL, Candidate.UNGATED): Step.WAIT,
-    (Rollout.ON_TRIAL, Candidate.ADMITTED): Step.WAIT,
-    # its evidence is lost, too: it begins again, or the one that is newer now
-    (Rollout.LOST, Candidate.NONE): Step.WAIT,
-    (Rollout.LOST, Candidate.UNGATED): Step.GATE,
-    (Rollout.LOST, Candidate.ADMITTED): Step.START,
-    # a champion to go back to is worth more than the next candidate
-    (Rollout.WATCHED, Candidate.NONE): Step.WAIT,
-    (Rollout.WATCHED, Candidate.UNGATED): Step.WAIT,
-    (Rollout.WATCHED, Candidate.ADMITTED): Step.WAIT,
-    (Rollout.PROMOTED, Candidate.NONE): Step.FINISH,
-    (Rollout.PROMOTED, Candidate.UNGATED): Step.FINISH,
-    (Rollout.PROMOTED, Candidate.ADMITTED): Step.FINISH,
+_TRIED = {
+    Candidate.NONE: LoopStep.WAIT,
+    Candidate.UNGATED: LoopStep.GATE,
+    Candidate.ADMITTED: LoopStep.START,
 }
-STEPS: dict[tuple[Rollout, SlotA, Candidate], Step] = {
-    (rollout, champion, candidate): (
-        Step.RESTORE if champion is SlotA.FORGOTTEN and rollout in RESTORING else step
-    )
-    for (rollout, candidate), step in _WITH_CHAMPION.items()
-    for champion in SlotA
+STEPS: dict[Rollout, dict[Candidate, LoopStep]] = {
+    Rollout.UNKNOWN: dict.fromkeys(Candidate, LoopStep.WAIT),
+    Rollout.IDLE: _TRIED,
+    # slot b has a candidate; the next one waits
+    Rollout.ON_TRIAL: dict.fromkeys(Candidate, LoopStep.WAIT),
+    # its evidence is lost, too: it begins again, or the one that is newer now
+    Rollout.LOST: _TRIED,
+    # a champion to go back to is worth more than the next candidate
+    Rollout.WATCHED: dict.fromkeys(Candidate, LoopStep.WAIT),
+    Rollout.PROMOTED: dict.fromkeys(Candidate, LoopStep.FINISH),
 }
 
 

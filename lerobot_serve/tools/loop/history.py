@@ -11,34 +11,35 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from lerobot_serve.contract.fingerprint import digest_of
-from lerobot_serve.tools.loop.journal import Event, JournalEntry
+from lerobot_serve.tools.loop.journal import JournalEntry, LoopEvent
 from lerobot_serve.tools.output.local_time import format_local
 
 FAILED = '_failed'
 # events that say what the rollout is from then on, in words for "now"
 STATES: dict[str, str] = {
-    Event.IDLE: 'no rollout',
-    Event.ON_TRIAL: '{version} is on trial',
-    Event.PROMOTED: '{version} has all new episodes, and is watched',
-    Event.WATCHED: '{version} has passed its watch, and becomes the champion',
-    Event.ROLLED_BACK: 'no rollout; {version} was rolled back',
-    Event.ROUTER_UNKNOWN: 'the router is not known: {text}',
-    Event.CANDIDATE_LOST: '{version} was on trial, and slot b serves it no more: it starts again',
-    Event.FINISHED: '{version} is the champion, no rollout',
+    LoopEvent.IDLE: 'no rollout',
+    LoopEvent.ON_TRIAL: '{version} is on trial',
+    LoopEvent.PROMOTED: '{version} has all new episodes, and is watched',
+    LoopEvent.WATCHED: '{version} has passed its watch, and becomes the champion',
+    LoopEvent.ROLLED_BACK: 'no rollout; {version} was rolled back',
+    LoopEvent.ROUTER_UNKNOWN: 'the router is not known: {text}',
+    LoopEvent.CANDIDATE_LOST: '{version} was on trial, and slot b serves it no more: it starts '
+    'again',
+    LoopEvent.FINISHED: '{version} is the champion, no rollout',
 }
 # event -> its count in the line of versions, in this order
 COUNTED = {
-    Event.NEW_VERSION: 'trained',
-    Event.GATE_ADMITTED: 'admitted by the gate',
-    Event.GATE_REFUSED: 'refused',
-    Event.GATE_HELD: 'held',
-    Event.ROLLOUT_STARTED: 'started',
-    Event.PROMOTED: 'promoted',
-    Event.ROLLED_BACK: 'rolled back',
-    Event.FINISHED: 'made champion',
+    LoopEvent.NEW_VERSION: 'trained',
+    LoopEvent.GATE_ADMITTED: 'admitted by the gate',
+    LoopEvent.GATE_REFUSED: 'refused',
+    LoopEvent.GATE_HELD: 'held',
+    LoopEvent.ROLLOUT_STARTED: 'started',
+    LoopEvent.PROMOTED: 'promoted',
+    LoopEvent.ROLLED_BACK: 'rolled back',
+    LoopEvent.FINISHED: 'made champion',
 }
 # before these it was promoted, maybe while the loop was away
-PROMOTED_BEFORE = (Event.WATCHED, Event.FINISHED)
+PROMOTED_BEFORE = (LoopEvent.WATCHED, LoopEvent.FINISHED)
 NO_CHAMPION = 'not known'
 
 
@@ -80,36 +81,36 @@ def summarize(entries: Iterable[JournalEntry], since: str) -> Summary:
     is_running = False
     for entry in entries:
         is_recent = entry.at >= since
-        if entry.event == Event.CHAMPION:
+        if entry.event == LoopEvent.CHAMPION:
             found.champions = [*found.champions, entry.version] if is_recent else [entry.version]
         if entry.event in STATES:
             found.state = entry
         if is_recent:
             _count(found, entry)
             found.steps_back += before is not None and entry.at < before.at
-            found.kills += entry.event == Event.LOOP_STARTED and is_running
-        is_running = entry.event != Event.LOOP_ENDED
+            found.kills += entry.event == LoopEvent.LOOP_STARTED and is_running
+        is_running = entry.event != LoopEvent.LOOP_ENDED
         before = entry
         _keep_last(found, entry)
     return found
 
 
 def _count(found: Summary, entry: JournalEntry) -> None:
-    found.starts += entry.event == Event.LOOP_STARTED
+    found.starts += entry.event == LoopEvent.LOOP_STARTED
     found.failures += entry.event.endswith(FAILED)
-    for event in (entry.event, *([Event.PROMOTED] if entry.event in PROMOTED_BEFORE else [])):
+    for event in (entry.event, *([LoopEvent.PROMOTED] if entry.event in PROMOTED_BEFORE else [])):
         if event in COUNTED:
             found.counts.setdefault(event, set()).add(digest_of(entry.version))
 
 
 def _keep_last(found: Summary, entry: JournalEntry) -> None:
     """Keep what a version, or a step for it, ended with."""
-    if entry.event in (Event.CHAMPION, Event.FINISHED):
+    if entry.event in (LoopEvent.CHAMPION, LoopEvent.FINISHED):
         # versions that were trained from the one before are stale
         found.last.clear()
-    elif entry.event == Event.LOOP_STARTED:
+    elif entry.event == LoopEvent.LOOP_STARTED:
         return
-    elif entry.version and (entry.event not in STATES or entry.event == Event.ROLLED_BACK):
+    elif entry.version and (entry.event not in STATES or entry.event == LoopEvent.ROLLED_BACK):
         # a step that failed for this version, and then did not
         found.last[digest_of(entry.version)] = entry
 
@@ -152,20 +153,20 @@ def _process_lines(found: Summary) -> list[str]:
 def waiting_lines(found: Summary) -> list[str]:
     """Return what waits for a person, each with what to type."""
     lines = [line for entry in found.last.values() if (line := _waiting_line(entry))]
-    if found.state and found.state.event == Event.ROUTER_UNKNOWN:
+    if found.state and found.state.event == LoopEvent.ROUTER_UNKNOWN:
         lines.append('the router does not reply; see `lerobot-serve doctor`')
     return lines
 
 
 def _waiting_line(entry: JournalEntry) -> str:
     version = entry.version
-    if entry.event == Event.GATE_HELD:
+    if entry.event == LoopEvent.GATE_HELD:
         return (
             f'{version} is held by its gate, and may start with your reason: `lerobot-serve gate '
             f'BAG... --candidate STORE/{version} --parent DIR --records FOLDER --override GATE '
             '--reason TEXT`'
         )
-    if entry.event == Event.GATE_REFUSED:
+    if entry.event == LoopEvent.GATE_REFUSED:
         return (
             f'{version} is refused by its gate. Look at the episodes of its round; what it was '
             f'trained on: `lerobot-serve versions show {version}`'

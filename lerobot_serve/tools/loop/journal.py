@@ -25,7 +25,7 @@ JOURNAL_FILE = 'journal.jsonl'
 LINE_LIMIT, TEXT_LIMIT = 16_384, 4096
 
 
-class Event(StrEnum):
+class LoopEvent(StrEnum):
     """What is recorded; beside these, the name of a step with `_failed`."""
 
     LOOP_STARTED = auto()
@@ -56,7 +56,7 @@ class Event(StrEnum):
 
 
 # events after which slot a serves a version: its servers forget it when they start again
-GIVEN_EVENTS = (Event.FINISHED, Event.ADOPTED)
+GIVEN_EVENTS = (LoopEvent.FINISHED, LoopEvent.ADOPTED)
 
 
 def utc_now() -> datetime:
@@ -157,15 +157,15 @@ class Journal:
 
     def _remember(self, entry: JournalEntry) -> None:
         digest = digest_of(entry.version)
-        if entry.event in (Event.TRIED_AGAIN, *GIVEN_EVENTS):
+        if entry.event in (LoopEvent.TRIED_AGAIN, *GIVEN_EVENTS):
             self.rolled_back.discard(digest)
-        if entry.event == Event.ROLLED_BACK:
+        if entry.event == LoopEvent.ROLLED_BACK:
             self.rolled_back.add(digest)
-        elif entry.event == Event.LOOP_STARTED and entry.version:
+        elif entry.event == LoopEvent.LOOP_STARTED and entry.version:
             self._start_with(digest)
-        elif entry.event == Event.NEW_VERSION:
+        elif entry.event == LoopEvent.NEW_VERSION:
             self.versions.add(digest)
-        elif entry.event == Event.CHAMPION:
+        elif entry.event == LoopEvent.CHAMPION:
             self.served = digest
         elif entry.event in GIVEN_EVENTS:
             self.champion = entry.version

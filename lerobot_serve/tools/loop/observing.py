@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the loop finds on the disk: versions, gate records and recordings. Main thread."""
+"""What the loop finds: versions, gate records, recordings, the router's state. Main thread."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lerobot_serve.contract.fingerprint import digest_of
+from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.gate_record import GateRecord, read_record, record_path
+from lerobot_serve.tools.loop.decisions import rollout_facts, RolloutFacts
+from lerobot_serve.tools.operate.names import resolve_router
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import PublishError, VersionError
 from lerobot_serve.versions.manifest import Manifest
 from lerobot_serve.versions.store import VersionStore
+
+if TYPE_CHECKING:
+    from lerobot_serve.tools.operate.fleet_client import FleetClient
 
 METADATA_FILE = 'metadata.yaml'
 
@@ -60,3 +68,24 @@ def newest_recordings(folder: Path, count: int) -> list[Path]:
             with contextlib.suppress(OSError):
                 found.append(((bag / METADATA_FILE).stat().st_mtime_ns, bag))
     return [bag for _, bag in sorted(found)[-count:]]
+
+
+def router_observer(client: FleetClient, given: str) -> Callable[[], RolloutFacts]:
+    """
+    Return what returns the state of the router now, or why there is none; `given` is its name,
+    empty for the only one.
+    """
+    name = ''
+
+    def observe() -> RolloutFacts:
+        nonlocal name
+        try:
+            if not name:
+                name = resolve_router(given, client.find_routers(given), client.known_routers())
+            return rollout_facts(client.router(name))
+        except UserError as error:
+            # another one may have its place
+            name = ''
+            return RolloutFacts(text=str(error))
+
+    return observe

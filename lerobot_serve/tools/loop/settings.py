@@ -5,39 +5,56 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from lerobot_serve.ros_home import expanded
+from lerobot_serve.tools.argument import Argument
 from lerobot_serve.tools.gate.limits import GateLimits
 
-PLAN, PERIOD_S, GATE_RECORDINGS = '25,50,100', 5.0, 60
 # a bag of the strategies episodic and dagger has one episode
 LEAST_RECORDINGS = GateLimits().minimum_episodes
 # of a call to the router, and of one step; loading a large policy on several servers takes long
 CALL_LIMIT_S, GATE_LIMIT_S, ROLLOUT_LIMIT_S = 5.0, 7200.0, 3600.0
 # first and longest time until the same step may be taken again for the same version
 RETRY_S, RETRY_LIMIT_S = 10.0, 600.0
+JOURNAL = Path('$ROS_HOME/lerobot_serve/loop')
+PATHS = ('folder', 'store', 'gates', 'recordings', 'champion', 'robot')
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    """
-    folder      of the journal
-    store       of the versions, as the learner publishes them
-    gates       records of the gate; the router's gate_folder
-    recordings  folder in which the recorder keeps bags
-    champion    folder of the policy that slot a serves at first
-    plan        steps of each rollout
-    gate_recordings  the newest bags that a candidate is compared on
-    robot       robot file with the limits, where the bags lack them; or None
-    router      its name; empty for the only one
-    """
+    """The flags of `lerobot-serve loop run`; paths become absolute."""
 
-    folder: Path
-    store: Path
-    gates: Path
-    recordings: Path
-    champion: Path
-    plan: str = PLAN
-    gate_recordings: int = GATE_RECORDINGS
-    robot: Path | None = None
+    folder: Annotated[Path, Argument('folder of the journal', 'FOLDER')] = JOURNAL
+    store: Annotated[Path, Argument('store of the versions', 'FOLDER')] = Path(
+        '$ROS_HOME/lerobot_serve/versions'
+    )
+    gates: Annotated[
+        Path, Argument('folder of the gate records: gate_folder of the router', 'FOLDER')
+    ]
+    recordings: Annotated[
+        Path, Argument('folder in which `lerobot-serve record` keeps bags', 'FOLDER')
+    ]
+    champion: Annotated[
+        Path, Argument('folder of the policy that slot a serves at first', 'FOLDER')
+    ]
+    plan: Annotated[str, Argument('steps of each rollout')] = '25,50,100'
+    gate_recordings: Annotated[
+        int,
+        Argument(
+            'newest bags that a version is compared on', 'N', bounds=(LEAST_RECORDINGS, 10_000)
+        ),
+    ] = 60
+    robot: Annotated[
+        Path | None, Argument('robot file, where the bags lack the limits', 'FILE')
+    ] = None
+    period_s: Annotated[
+        float, Argument('time between two looks [s]', 'N', bounds=(0.1, 3600.0))
+    ] = 5.0
+    # its name; empty for the only one
     router: str = ''
-    period_s: float = PERIOD_S
+
+    def __post_init__(self) -> None:
+        for name in PATHS:
+            if path := getattr(self, name):
+                object.__setattr__(self, name, expanded(str(path)).absolute())

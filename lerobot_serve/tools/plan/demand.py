@@ -75,8 +75,8 @@ class ServiceTime:
     def __post_init__(self) -> None:
         if self.more_s > self.first_s:
             raise ParameterError(
-                'a further request of a batch must not take longer than a single one '
-                f'({1e3 * self.first_s:g} ms), got {1e3 * self.more_s:g}'
+                f'--per-more-ms must be in [0, --inference-ms ({1e3 * self.first_s:g})], got '
+                f'{1e3 * self.more_s:g}'
             )
 
     def batch_time_s(self, requests: int) -> float:

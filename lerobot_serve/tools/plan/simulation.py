@@ -27,7 +27,6 @@ from typing import ParamSpec
 from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
 from lerobot_serve.tools.plan.simulation_result import ServerShare, SimulationResult
 
-Event = Callable[[], None]
 Arguments = ParamSpec('Arguments')
 # shorter gaps are rounding errors
 SHORTEST_STALL_S = 1e-9
@@ -108,7 +107,7 @@ class FleetSimulation:
         self._now_s = 0.0
         # heap of (time, number); number -> event
         self._due: list[tuple[float, int]] = []
-        self._events: dict[int, Event] = {}
+        self._events: dict[int, Callable[[], None]] = {}
         self._scheduled = 0
         self._requests = self._superseded = 0
         self._lost: Counter[str] = Counter()

@@ -28,7 +28,7 @@ from lerobot_serve.tools.bags.recording.node import (
     TopicRecorderNode,
 )
 from lerobot_serve.tools.bags.recording.type_definitions import type_definition
-from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
+from lerobot_serve.tools.bags.recording.write_queue import RecordingLimits, WriteQueue
 from lerobot_serve.tools.recorder.announcer import EpisodeAnnouncer
 from lerobot_serve.tools.recorder.frames import FrameCompressor, SUFFIX
 from lerobot_serve.tools.recorder.known_robots import KnownRobots, parent
@@ -74,7 +74,9 @@ class RecorderNode(TopicRecorderNode):
         self._heard = KnownRobots(settings.robot)
         self._silence = Silence()
         self._compressor: FrameCompressor | None = None
-        recording = WriteQueue(self.writer, settings.limits, on_end=runtime.stop_requested.set)
+        rules = settings.rules
+        limits = RecordingLimits(int(1e6 * rules.max_size), rules.duration)
+        recording = WriteQueue(self.writer, limits, on_end=runtime.stop_requested.set)
         if isinstance(self.writer, HighlightWriter):
             self._compressor = self._start_compressor(runtime, recording)
         chosen = TopicFilter(settings.topics, settings.all_topics)
@@ -158,8 +160,8 @@ class RecorderNode(TopicRecorderNode):
     def _save(self) -> tuple[bool, str]:
         assert isinstance(self.writer, HighlightWriter)
         self.writer.save()
-        rules = self.settings.highlights
-        return True, f'saving {rules.before_s:g} s before and {rules.after_s:g} s after now'
+        rules = self.settings.rules
+        return True, f'saving {rules.before:g} s before and {rules.after:g} s after now'
 
     # its own thread
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The strategies and options of a recorder: one table for the verb, fleet files and the launch file.
+The strategies and numbers of a recorder: one table for the verb, fleet files and the launch file.
 
 Plain and light, since `lerobot-serve record --help` imports it; any thread.
 """
@@ -8,9 +8,11 @@ Plain and light, since `lerobot-serve record --help` imports it; any thread.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.tools.argument import Argument, parameters_of
 
 CONTINUOUS, EPISODIC, SENTRY = 'continuous', 'episodic', 'sentry'
 HIGHLIGHT, DAGGER = 'highlight', 'dagger'
@@ -22,83 +24,90 @@ STRATEGIES = {
     HIGHLIGHT: 'some seconds before and after what is worth a look',
     DAGGER: 'as episodic; only episodes with commands of a person stay',
 }
-LIMIT_MB = 10_000_000
-LIMIT_S = 31_536_000
-RING_S = 600
-SLICES = 1_000_000
+SIZES_MB, TIMES_S, SLICES, RING_S = (0, 10_000_000), (0, 31_536_000), (0, 1_000_000), (0.1, 600)
 
 
-class RecorderOption(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecordingRules:
     """
-    An option that is a number: what it means, its range and default, and the strategies that take
-    it; none: all of them.
+    When bags end, and which stay. `only_with_person`: of the episodes that their robot ended those
+    in which a person commanded.
     """
 
-    text: str
-    unit: str
-    low: float
-    high: float
-    default: float = 0
-    strategies: tuple[str, ...] = ()
-    is_whole: bool = False
+    max_size: Annotated[
+        float, Argument('stop at this size of all bags; 0: never [MB] (0)', 'MB', bounds=SIZES_MB)
+    ] = 0.0
+    duration: Annotated[
+        float, Argument('stop after this time; 0: never [s] (0)', 'S', bounds=TIMES_S)
+    ] = 0.0
+    slice_size: Annotated[
+        float, Argument('sentry: size of a slice; 0: no bound [MB] (0)', 'MB', bounds=SIZES_MB)
+    ] = 0.0
+    slice_time: Annotated[
+        float, Argument('sentry: duration of a slice; 0: no bound [s] (0)', 'S', bounds=TIMES_S)
+    ] = 0.0
+    keep_slices: Annotated[
+        int,
+        Argument(
+            'sentry: slices that stay; older ones are deleted; 0: all stay (0)',
+            'N',
+            bounds=SLICES,
+        ),
+    ] = 0
+    before: Annotated[
+        float, Argument('highlight: time before a trigger [s]', 'S', bounds=RING_S)
+    ] = 10.0
+    after: Annotated[
+        float, Argument('highlight: time after the last trigger [s]', 'S', bounds=RING_S)
+    ] = 5.0
+    divergence: Annotated[
+        float,
+        Argument(
+            'highlight: a shadow divergence above this triggers; 0: none does (0)',
+            'N',
+            bounds=(0, 1e9),
+        ),
+    ] = 0.0
+    outcome_wait: Annotated[
+        float,
+        Argument(
+            'episodic and dagger: how long an episode waits for its outcome [s]',
+            'S',
+            bounds=(0, 3600),
+        ),
+    ] = 2.0
+    gone_after: Annotated[
+        float,
+        Argument(
+            'episodic and dagger: when a silent robot has left its episode [s]',
+            'S',
+            bounds=(1, 3600),
+        ),
+    ] = 5.0
+    only_with_person: bool = False
 
-    @property
-    def help(self) -> str:
-        """Return the line of the help."""
-        whose = f'{" and ".join(self.strategies)}: ' if self.strategies else ''
-        unit = f' [{self.unit}]' if self.unit else ''
-        return f'{whose}{self.text}{unit} ({self.default:g})'
 
-
-EPISODES = EPISODIC, DAGGER
-OPTIONS = {
-    'max_size': RecorderOption('stop at this size of all bags; 0: never', 'MB', 0, LIMIT_MB),
-    'duration': RecorderOption('stop after this time; 0: never', 's', 0, LIMIT_S),
-    'slice_size': RecorderOption('size of a slice; 0: no bound', 'MB', 0, LIMIT_MB, 0, (SENTRY,)),
-    'slice_time': RecorderOption(
-        'duration of a slice; 0: no bound', 's', 0, LIMIT_S, 0, (SENTRY,)
-    ),
-    'keep_slices': RecorderOption(
-        'slices that stay; older ones are deleted; 0: all stay', '', 0, SLICES, 0, (SENTRY,), True
-    ),
-    'before': RecorderOption('time before a trigger', 's', 0.1, RING_S, 10.0, (HIGHLIGHT,)),
-    'after': RecorderOption('time after the last trigger', 's', 0.1, RING_S, 5.0, (HIGHLIGHT,)),
-    'divergence': RecorderOption(
-        'a shadow divergence above this triggers; 0: none does', '', 0, 1e9, 0, (HIGHLIGHT,)
-    ),
-    'outcome_wait': RecorderOption(
-        'how long an episode waits for its outcome', 's', 0, 3600, 2.0, EPISODES
-    ),
-    'gone_after': RecorderOption(
-        'when a silent robot has left its episode', 's', 1, 3600, 5.0, EPISODES
-    ),
+NUMBERS = parameters_of(RecordingRules)
+# option -> the strategies that take it; others are of all
+TAKERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(('topic', 'all'), (CONTINUOUS, SENTRY)),
+    **dict.fromkeys(('slice_size', 'slice_time', 'keep_slices'), (SENTRY,)),
+    **dict.fromkeys(('before', 'after', 'divergence'), (HIGHLIGHT,)),
+    **dict.fromkeys(('outcome_wait', 'gone_after'), (EPISODIC, DAGGER)),
 }
-# options that are not numbers -> the strategies that take them
-TOPIC_OPTIONS = {'topic': (CONTINUOUS, SENTRY), 'all': (CONTINUOUS, SENTRY)}
-
-
-def default(name: str) -> float:
-    """Return the default of an option."""
-    return OPTIONS[name].default
 
 
 def check_options(given: Mapping[str, Any]) -> None:
     """Raise ParameterError for a value that is not allowed, or has no effect."""
     strategy = given['strategy']
-    takers = TOPIC_OPTIONS | {name: each.strategies for name, each in OPTIONS.items()}
-    for name, strategies in takers.items():
-        is_given = given.get(name) not in (None, False, [])
-        if is_given and strategies and strategy not in strategies:
+    for name, strategies in TAKERS.items():
+        if given.get(name) and strategy not in strategies:
             raise ParameterError(
                 f'{flag(name)} has no effect on strategy {strategy}, only on '
                 f'{" and ".join(strategies)}'
             )
-    for name, option in OPTIONS.items():
-        value = given.get(name)
-        if value is not None and not option.low <= value <= option.high:
-            raise ParameterError(
-                f'{flag(name)} must be in [{option.low}, {option.high}], got {value:g}'
-            )
+    for each in NUMBERS:
+        each.checked(given.get(each.name))
 
 
 def flag(name: str) -> str:

@@ -12,7 +12,6 @@ import time
 from lerobot_serve.parameters import parameter
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.write_queue import NO_LIMITS, RecordingLimits
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.known_robots import KnownRobots
@@ -20,16 +19,13 @@ from lerobot_serve.tools.recorder.options import (
     CONTINUOUS,
     EPISODIC,
     HIGHLIGHT,
-    OPTIONS,
+    RecordingRules,
     SENTRY,
     STRATEGIES,
 )
-from lerobot_serve.tools.recorder.strategies.episodic import (
-    EpisodeRules,
-    EpisodicWriter,
-)
-from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules, HighlightWriter
-from lerobot_serve.tools.recorder.strategies.sentry import SentryWriter, SliceRules
+from lerobot_serve.tools.recorder.strategies.episodic import EpisodicWriter
+from lerobot_serve.tools.recorder.strategies.highlight import HighlightWriter
+from lerobot_serve.tools.recorder.strategies.sentry import SentryWriter
 from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
 
 
@@ -76,9 +72,9 @@ class RecorderOptions:
     folder: str = parameter('bags', 'folder of the bags')
     strategy: str = parameter(EPISODIC, 'what becomes a bag', choices=tuple(STRATEGIES))
     robot: str = parameter('', 'only this robot, by name or namespace; empty for all')
-    slice_size: float = parameter(0.0, OPTIONS['slice_size'].text, unit='MB', low=0)
-    slice_time: float = parameter(0.0, OPTIONS['slice_time'].text, unit='s', low=0)
-    keep_slices: int = parameter(0, OPTIONS['keep_slices'].text, low=0)
+    slice_size: float = parameter(0.0, 'size of a slice; 0: no bound', unit='MB', low=0)
+    slice_time: float = parameter(0.0, 'duration of a slice; 0: no bound', unit='s', low=0)
+    keep_slices: int = parameter(0, 'slices that stay; older ones are deleted; 0: all', low=0)
 
 
 Writer = ContinuousWriter | StrategyWriter
@@ -93,10 +89,7 @@ class RecorderSettings:
     robot: str = ''
     topics: frozenset[str] = frozenset()
     all_topics: bool = False
-    limits: RecordingLimits = NO_LIMITS
-    slices: SliceRules = field(default_factory=SliceRules)
-    episodes: EpisodeRules = field(default_factory=EpisodeRules)
-    highlights: HighlightRules = field(default_factory=HighlightRules)
+    rules: RecordingRules = field(default_factory=RecordingRules)
 
 
 def make_writer(settings: RecorderSettings, log: Callable[[str], None]) -> Writer:
@@ -108,9 +101,6 @@ def make_writer(settings: RecorderSettings, log: Callable[[str], None]) -> Write
     folder = BagFolder(settings.folder)
     for each in folder.recovered:
         log(each.line)
-    common = {'clock': time.monotonic, 'log': log}
-    if settings.strategy == SENTRY:
-        return SentryWriter(settings.slices, folder, robots, **common)
-    if settings.strategy == HIGHLIGHT:
-        return HighlightWriter(settings.highlights, folder, robots, **common)
-    return EpisodicWriter(settings.episodes, folder, robots, **common)
+    writers = {SENTRY: SentryWriter, HIGHLIGHT: HighlightWriter}
+    kind: Callable[..., StrategyWriter] = writers.get(settings.strategy, EpisodicWriter)
+    return kind(folder, robots, settings.rules, clock=time.monotonic, log=log)

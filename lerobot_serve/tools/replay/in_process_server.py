@@ -49,6 +49,7 @@ class InProcessServer:
         Load and warm up the policy. `robot_type` and `execution_horizon` are those of OpenSession,
         which requests do not repeat. Raises PolicyError.
         """
+        parameters = with_placeholder_names(parameters)
         self._statistics, self._request_queue = ServerStatistics(), RequestQueue()
         worker = policy_loading.load_worker(parameters, default_path, self._statistics)
         self._core = ServerCore(worker, self._request_queue, self._statistics, parameters)

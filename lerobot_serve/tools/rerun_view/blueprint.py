@@ -18,7 +18,6 @@ from lerobot_serve.tools.rerun_view.entries import (
     IMAGES,
     joint_groups,
     JOINTS,
-    Layout,
     NODES,
     Path,
     QUEUE,
@@ -27,6 +26,7 @@ from lerobot_serve.tools.rerun_view.entries import (
     ROBOTS,
     STATES,
     TIME,
+    ViewLayout,
 )
 
 GRID_COLUMNS = 3
@@ -34,7 +34,7 @@ GRID_COLUMNS = 3
 REQUEST_CURVES = ['$origin/**', '- $origin/processing_ms']
 
 
-def make_blueprint(layout: Layout, *, window_s: float = 0.0) -> rrb.Blueprint:
+def make_blueprint(layout: ViewLayout, *, window_s: float = 0.0) -> rrb.Blueprint:
     """Return the view of all robots and nodes; plots show `window_s` before the cursor, 0: all."""
     tabs = [robot_view(name, robot, window_s) for name, robot in layout.robots.items()]
     if layout.nodes:

@@ -64,7 +64,7 @@ class State(NamedTuple):
     value: str
 
 
-class Event(NamedTuple):
+class LogLine(NamedTuple):
     """A line of a log."""
 
     text: str
@@ -77,7 +77,7 @@ class Frame(NamedTuple):
     image: Image | NDArray[Any] | bytes
 
 
-Value: TypeAlias = Scalar | State | Event | Frame
+Value: TypeAlias = Scalar | State | LogLine | Frame
 
 
 class Entry(NamedTuple):
@@ -125,7 +125,7 @@ class PartMapping:
 
     def _event(self, text: str, times: Times, level: Level = Level.INFO) -> None:
         """Show an event. The viewer mixes up the levels of rows that have different clocks."""
-        self._emit((EVENTS,), Event(text, level), replace(times, clock=''))
+        self._emit((EVENTS,), LogLine(text, level), replace(times, clock=''))
 
     def _change(self, name: str, value: str, times: Times) -> bool:
         """Show a state if it is another one; return whether it is."""
@@ -156,7 +156,7 @@ class RobotLayout:
 
 
 @dataclass(slots=True)
-class Layout:
+class ViewLayout:
     """All parts of a view; `version` grows with each new part."""
 
     robots: dict[str, RobotLayout] = field(default_factory=dict)

@@ -38,11 +38,11 @@ from lerobot_serve.tools.recorder.known_robots import KnownRobots
 from lerobot_serve.tools.rerun_view.entries import (
     Entry,
     IMAGES,
-    Layout,
     Path,
     path_part,
     Times,
     Value,
+    ViewLayout,
 )
 from lerobot_serve.tools.rerun_view.node_mapping import NodeMapping
 from lerobot_serve.tools.rerun_view.robot_mapping import recorded_frame, RobotMapping
@@ -75,7 +75,7 @@ class MessageMapping:
     def __init__(self, robot: str = '') -> None:
         """Show the robot of this name, and all servers and routers; all robots without a name."""
         self._robot = robot
-        self.layout = Layout()
+        self.layout = ViewLayout()
         self.not_shown: Counter[str] = Counter()
         self.shown_messages = 0
         # names of all robots that messages came from

@@ -7,9 +7,9 @@ Imports the package rerun, which takes seconds, so callers import this module in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,9 @@ from lerobot_serve.tools.rerun_view.blueprint import make_blueprint
 from lerobot_serve.tools.rerun_view.entries import (
     CONTROL_STEP,
     Entry,
-    Event,
     Frame,
     JOINTS,
-    Layout,
+    LogLine,
     Path,
     PLAN,
     Scalar,
@@ -34,6 +33,7 @@ from lerobot_serve.tools.rerun_view.entries import (
     STATES,
     TIME,
     Times,
+    ViewLayout,
 )
 
 GREY, ORANGE, BLUE, GREEN = (150, 150, 150), (230, 120, 30), (40, 120, 230), (40, 160, 80)
@@ -108,14 +108,8 @@ class CurveKey(NamedTuple):
     has_control_step: bool
 
 
-@dataclass(slots=True)
-class CurveBatch:
-    """Points of one curve in the order of arrival; columns of equal length."""
-
-    time_ns: list[int] = field(default_factory=list)
-    stamp_ns: list[int] = field(default_factory=list)
-    control_steps: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
+# in the order of arrival
+Points: TypeAlias = list[tuple[float, Times]]
 
 
 class CurveBatches:
@@ -125,7 +119,7 @@ class CurveBatches:
     """
 
     def __init__(self) -> None:
-        self._batches: dict[CurveKey, CurveBatch] = {}
+        self._batches: defaultdict[CurveKey, Points] = defaultdict(list)
         self._points = 0
 
     @property
@@ -133,21 +127,14 @@ class CurveBatches:
         return self._points >= POINTS_LIMIT
 
     def add(self, path: Path, value: float, times: Times) -> None:
-        step = times.control_step
-        key = CurveKey(path, times.clock, step is not None)
-        batch = self._batches.setdefault(key, CurveBatch())
-        batch.time_ns.append(times.time_ns)
-        batch.values.append(value)
-        if times.clock:
-            batch.stamp_ns.append(times.stamp_ns)
-        if step is not None:
-            batch.control_steps.append(step)
+        key = CurveKey(path, times.clock, times.control_step is not None)
+        self._batches[key].append((value, times))
         self._points += 1
 
-    def take(self) -> Iterator[tuple[CurveKey, CurveBatch]]:
-        """Yield and forget all batches."""
-        batches, self._batches, self._points = self._batches, {}, 0
-        yield from batches.items()
+    def take(self) -> Iterable[tuple[CurveKey, Points]]:
+        """Return and forget all batches."""
+        batches, self._batches, self._points = self._batches, defaultdict(list), 0
+        return batches.items()
 
 
 APPLICATION = 'lerobot_serve'
@@ -180,7 +167,7 @@ class RerunSink:
         self._layout_version = 0
         self._timelines: set[str] = set()
 
-    def show(self, entries: Iterable[Entry], layout: Layout) -> None:
+    def show(self, entries: Iterable[Entry], layout: ViewLayout) -> None:
         """Take entries; curves appear with the next `flush`, or when there are many points."""
         for path, value, times in entries:
             if isinstance(value, Scalar):
@@ -190,7 +177,7 @@ class RerunSink:
         if self._curves.is_full:
             self._send_all(layout)
 
-    def flush(self, layout: Layout) -> None:
+    def flush(self, layout: ViewLayout) -> None:
         """
         Show all points, and a new view if `layout` has more parts than before; wait until the
         viewer or the file has everything.
@@ -204,7 +191,7 @@ class RerunSink:
             self._check(True)
             raise OSError(f'Rerun stopped ({error}); its own message has the reason') from None
 
-    def close(self, layout: Layout) -> None:
+    def close(self, layout: ViewLayout) -> None:
         """Show what is left and end the recording; a file is whole then."""
         self.flush(layout)
         self._recording.disconnect()
@@ -213,14 +200,14 @@ class RerunSink:
         """End the recording after an error."""
         self._recording.disconnect()
 
-    def _send_all(self, layout: Layout) -> None:
-        for key, batch in self._curves.take():
-            self._send_curve(key, batch)
+    def _send_all(self, layout: ViewLayout) -> None:
+        for key, points in self._curves.take():
+            self._send_curve(key, points)
         if layout.version != self._layout_version:
             self._layout_version = layout.version
             self._recording.send_blueprint(make_blueprint(layout, window_s=self._window_s))
 
-    def _send_curve(self, key: CurveKey, batch: CurveBatch) -> None:
+    def _send_curve(self, key: CurveKey, points: Points) -> None:
         path = entity(key.path)
         style = curve_style(key.path)
         if style and self._is_first(key.path):
@@ -229,10 +216,11 @@ class RerunSink:
                 rr.SeriesLines(names=style.name, colors=[style.color], widths=style.width),
                 static=True,
             )
-        columns = rr.Scalars.columns(scalars=np.asarray(batch.values, np.float64))
-        self._recording.send_columns(path, indexes=_indexes(key, batch), columns=columns)
+        columns = rr.Scalars.columns(scalars=np.array([value for value, _ in points], np.float64))
+        indexes = _indexes(key, [times for _, times in points])
+        self._recording.send_columns(path, indexes=indexes, columns=columns)
 
-    def _show_one(self, path: Path, value: State | Event | Frame, times: Times) -> None:
+    def _show_one(self, path: Path, value: State | LogLine | Frame, times: Times) -> None:
         at = entity(path)
         colors = state_colors(path)
         if colors and self._is_first(path):
@@ -269,11 +257,11 @@ def entity(path: Path) -> str:
     return rr.new_entity_path(list(path))
 
 
-def archetype(value: State | Event | Frame) -> Any:
+def archetype(value: State | LogLine | Frame) -> Any:
     """Return a value as Rerun has it."""
     if isinstance(value, State):
         return rr.StateChange(state=value.value)
-    if isinstance(value, Event):
+    if isinstance(value, LogLine):
         return rr.TextLog(value.text, level=value.level.value)
     return frame_archetype(value.image)
 
@@ -293,12 +281,15 @@ def frame_archetype(image: Image | NDArray[Any] | bytes) -> Any:
     return rr.Image(frame[:, :, 0] if frame.shape[2] == 1 else frame)
 
 
-def _indexes(key: CurveKey, batch: CurveBatch) -> list[rr.TimeColumn]:
-    indexes = [rr.TimeColumn(TIME, timestamp=np.array(batch.time_ns, 'datetime64[ns]'))]
+def _indexes(key: CurveKey, times: Sequence[Times]) -> list[rr.TimeColumn]:
+    clocks = {TIME: [each.time_ns for each in times]}
     if key.clock:
-        indexes.append(
-            rr.TimeColumn(key.clock, timestamp=np.array(batch.stamp_ns, 'datetime64[ns]'))
-        )
+        clocks[key.clock] = [each.stamp_ns for each in times]
+    indexes = [
+        rr.TimeColumn(name, timestamp=np.array(stamps, 'datetime64[ns]'))
+        for name, stamps in clocks.items()
+    ]
     if key.has_control_step:
-        indexes.append(rr.TimeColumn(CONTROL_STEP, sequence=np.array(batch.control_steps)))
+        steps = np.array([each.control_step for each in times])
+        indexes.append(rr.TimeColumn(CONTROL_STEP, sequence=steps))
     return indexes

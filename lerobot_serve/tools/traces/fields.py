@@ -80,12 +80,6 @@ def text(record: Record, name: str) -> str:
     return value if type(value) is str else ''
 
 
-def values(record: Record, name: str) -> list[Any] | None:
-    """Return a list, otherwise None; its items may have any type."""
-    value = record.get(name)
-    return value if type(value) is list else None
-
-
 def policy_names(policies: list[Any] | None) -> list[str]:
     """Return each policy in use as `SLOT ID@HASH`."""
     named = [each for each in policies or [] if type(each) is dict]

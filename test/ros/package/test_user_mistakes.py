@@ -160,7 +160,7 @@ def test_a_broken_robot_file_names_its_place(tmp_path, sim_arm_yaml):
 @pytest.mark.parametrize(
     ('arguments', 'status', 'said'),
     [
-        (['demo', '--robots', '0'], 1, '--robots must be in'),
+        (['demo', '--robots', '0'], 2, '--robots must be in'),
         (['record', '/proc/nope'], 1, '/proc/nope'),
         (['dance'], 2, 'invalid choice'),
         ([], 2, 'VERB'),

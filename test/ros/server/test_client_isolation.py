@@ -19,13 +19,13 @@ from support.nodes.server_rig import LOADING_LIMIT_S, ServerRig
 from support.nodes.small_client import SmallClient
 from support.paths import PLUGINS
 
+from benchmarks.harness.processes import node_processes
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Codec, Status
-from lerobot_serve.tools.processes.node_processes import node_processes
 
 tiny_policies = pytest.importorskip(
     'support.policies.tiny_policies', reason='needs torch and LeRobot (TORCH=none leaves both out)'

@@ -13,12 +13,12 @@ import sys
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
+from benchmarks.harness.processes import NodeProcesses
 from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.records import RecordedEpisode
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.learner.versions import Version
 from lerobot_serve.ros import qos
-from lerobot_serve.tools.processes.node_processes import NodeProcesses
 from lerobot_serve.versions.verifying import check
 from lerobot_serve_interfaces.msg import (
     CanaryState,

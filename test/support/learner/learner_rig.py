@@ -31,7 +31,7 @@ from lerobot_serve.learner.steps.lines import (
     TrainDone,
     TrainJob,
 )
-from lerobot_serve.learner.versions import CanaryNews, Verdict
+from lerobot_serve.learner.versions import CanaryNews, PolicyVerdict
 
 HOST, PARENT = 'here', 'reach@00000000000000aa'
 
@@ -194,17 +194,17 @@ class LearnerRig:
         return call.answer.result(0)
 
     def reject(self, version_id: str) -> None:
-        news = CanaryNews(Verdict.REJECTED, version_id, 'worse than the champion')
+        news = CanaryNews(PolicyVerdict.REJECTED, version_id, 'worse than the champion')
         self.learner.requests.put(news)
         self.turn()
 
     def accept(self, version_id: str) -> None:
-        self.learner.requests.put(CanaryNews(Verdict.ACCEPTED, version_id, ''))
+        self.learner.requests.put(CanaryNews(PolicyVerdict.ACCEPTED, version_id, ''))
         self.turn()
 
     def serves(self, champion: str, watched: str = '') -> None:
         """Slot a serves a policy, maybe while a promoted one is watched."""
-        verdict = Verdict.ACCEPTED if watched else Verdict.NONE
+        verdict = PolicyVerdict.ACCEPTED if watched else PolicyVerdict.NONE
         self.learner.requests.put(CanaryNews(verdict, watched, '', champion))
         self.turn()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from lerobot_serve.router.canary.gate_record import GateRecord, write_record
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.loop.conductor import Conductor
-from lerobot_serve.tools.loop.decisions import rollout_facts, RolloutFacts, Step
+from lerobot_serve.tools.loop.decisions import LoopStep, rollout_facts, RolloutFacts
 from lerobot_serve.tools.loop.journal import read_journal
 from lerobot_serve.tools.loop.settings import LoopSettings
 from lerobot_serve.tools.loop.verb_process import VerbResult
@@ -127,12 +127,12 @@ def events(settings: LoopSettings) -> list[str]:
     return [entry.event for entry in read_journal(settings.folder)]
 
 
-def steps(conductor: Conductor, count: int) -> list[Step]:
+def steps(conductor: Conductor, count: int) -> list[LoopStep]:
     return [conductor.take_step() for _ in range(count)]
 
 
 def finish_a_round(fleet: Fleet, conductor: Conductor, new: str, parent: str) -> None:
     fleet.versions.append(version(new, parent))
-    assert steps(conductor, 2) == [Step.GATE, Step.START]
+    assert steps(conductor, 2) == [LoopStep.GATE, LoopStep.START]
     fleet.phase = 'promoted'
-    assert conductor.take_step() is Step.FINISH
+    assert conductor.take_step() is LoopStep.FINISH

@@ -20,7 +20,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.router.api.slot_commands import SlotCommandRejected
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.loop.conductor import Conductor
-from lerobot_serve.tools.loop.decisions import rollout_facts, RolloutFacts, Step
+from lerobot_serve.tools.loop.decisions import LoopStep, rollout_facts, RolloutFacts
 from lerobot_serve.tools.loop.journal import Journal, JOURNAL_FILE
 from lerobot_serve.tools.loop.settings import LoopSettings
 from lerobot_serve.tools.loop.verb_process import VerbResult
@@ -193,7 +193,7 @@ class NightLoop:
             return
         self._is_busy = True
         try:
-            while self.conductor and self.conductor.take_step() is not Step.WAIT:
+            while self.conductor and self.conductor.take_step() is not LoopStep.WAIT:
                 pass
         except Killed:
             pass

@@ -19,9 +19,9 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
+from benchmarks.harness.processes import NodeProcesses
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
-from lerobot_serve.tools.processes.node_processes import NodeProcesses
 from lerobot_serve_interfaces.action import RunEpisode
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 from support.nodes.played_robot import Body, ROBOT, robot_yaml

@@ -22,12 +22,12 @@ import time
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
+from benchmarks.harness.processes import node_processes, NodeProcesses
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.ros.process.private_domain import reserve_domain
-from lerobot_serve.tools.processes.node_processes import node_processes, NodeProcesses
 from lerobot_serve_interfaces.msg import EdgeState
 from support.nodes.played_robot import Body, robot_yaml
 from support.nodes.small_client import SmallClient

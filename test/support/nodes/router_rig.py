@@ -23,10 +23,10 @@ from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from benchmarks.harness.processes import NodeProcesses
 from lerobot_serve.gateway.callers.episode_names import scoped_name
 from lerobot_serve.ros import qos
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.tools.processes.node_processes import NodeProcesses
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     EpisodeOutcome,

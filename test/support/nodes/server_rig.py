@@ -18,11 +18,11 @@ from rclpy.action import ActionClient
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from benchmarks.harness.processes import NodeProcesses
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.contract.session_messages import message_of
-from lerobot_serve.tools.processes.node_processes import NodeProcesses
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession

@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from lerobot_serve.tools.processes.node_processes import NodeProcesses
+from benchmarks.harness.processes import NodeProcesses
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.settings import ZenohSettings
 from support.network.ports import free_port

@@ -22,7 +22,7 @@ import subprocess
 import sys
 from typing import IO
 
-from lerobot_serve.tools.processes.node_processes import start_executable
+from benchmarks.harness.processes import start_executable
 from support.processes.forked import adopt_orphans, MESSAGE_BYTES
 
 START_LIMIT_S = 120.0

@@ -16,9 +16,11 @@ from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.bags.recording.metadata import BagTopic, OfferedProfile
 from lerobot_serve.tools.recorder.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.known_robots import KnownRobots
-from lerobot_serve.tools.recorder.strategies.episodic import EpisodeRules, EpisodicWriter
+from lerobot_serve.tools.recorder.options import RecordingRules
+from lerobot_serve.tools.recorder.strategies.episodic import EpisodicWriter
 from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
 
+RULES = RecordingRules()
 EDGE, ROBOT = '/arm/edge_controller', 'arm_1'
 SECOND_NS = 10**9
 # more than the schemas of a bag, of which the first flush brings some
@@ -110,7 +112,7 @@ class RecorderRig:
     def __init__(
         self,
         root: Path,
-        rules: object = None,
+        rules: RecordingRules = RULES,
         kind: type[StrategyWriter] = EpisodicWriter,
         *,
         wanted: str = '',
@@ -120,9 +122,9 @@ class RecorderRig:
         self.sent = 0
         self.root = root
         self.writer = kind(
-            rules or EpisodeRules(),
             BagFolder(root),
             KnownRobots(wanted),
+            rules,
             clock=lambda: self.now_s,
             log=self.lines.append,
         )

@@ -27,8 +27,8 @@ from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.loop.conductor import DONE, entry_text, GATE_RESULTS
-from lerobot_serve.tools.loop.decisions import Step
-from lerobot_serve.tools.loop.journal import Event
+from lerobot_serve.tools.loop.decisions import LoopStep
+from lerobot_serve.tools.loop.journal import LoopEvent
 
 V1, V2 = 'reach@0000000000000001', 'reach@0000000000000002'
 
@@ -68,9 +68,11 @@ def test_each_stage_is_seen(seen, expected):
     assert stages_of(seen) == expected
 
 
-@pytest.mark.parametrize('step', [Step.GATE, Step.START, Step.FINISH])
+@pytest.mark.parametrize('step', [LoopStep.GATE, LoopStep.START, LoopStep.FINISH])
 def test_a_verb_runs_from_its_command_to_its_result(step):
-    results = [*GATE_RESULTS.values(), Event.GATE_HELD] if step is Step.GATE else [DONE[step]]
+    results = (
+        [*GATE_RESULTS.values(), LoopEvent.GATE_HELD] if step is LoopStep.GATE else [DONE[step]]
+    )
     for event in (*results, f'{step.value}_failed', 'loop_started'):
         follower = VerbFollower()
         follower.add(f'loop        | loop: {step.value} {V1}: lerobot-serve ')

@@ -27,7 +27,6 @@ SVG = 'http://www.w3.org/2000/svg'
 def test_figures_of_the_board(board):
     assert board.successes() == {'v1@1': (10, 20), 'v2@2': (20, 20)}
     assert board.first_placed('v2') == 101.0
-    assert board.first_placed('v2', after_s=101.0) == 105.0
     assert board.first_placed('v3') is None
     assert board.placed_after('', 100.0) == 2
     assert [board.placed_after('v2', time_s) for time_s in (0.0, 101.0, 105.0)] == [2, 1, 0]

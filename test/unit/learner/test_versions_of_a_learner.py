@@ -14,7 +14,7 @@ from lerobot_serve.learner.versions import (
     is_barred,
     lineage,
     NoParent,
-    Verdict,
+    PolicyVerdict,
     VERDICTS,
     Version,
 )
@@ -91,9 +91,9 @@ def canary(state: State, planned: str = 'p@1', **fields: str) -> CanaryState:
 def test_only_an_end_is_a_verdict(state):
     news = canary_news(canary(state))
     if state is State.ROLLED_BACK:
-        assert news == (Verdict.REJECTED, 'p@1', 'why', '')
+        assert news == (PolicyVerdict.REJECTED, 'p@1', 'why', '')
     elif state is State.PROMOTED:
-        assert news == (Verdict.ACCEPTED, 'p@1', 'why', '')
+        assert news == (PolicyVerdict.ACCEPTED, 'p@1', 'why', '')
     else:
         assert news is None
 
@@ -102,8 +102,8 @@ def test_only_an_end_is_a_verdict(state):
 def test_the_champion_is_news_in_each_state(state):
     news = canary_news(canary(state, champion_policy='c@3'))
     assert news.champion == 'c@3'
-    assert news.verdict is VERDICTS.get(state, Verdict.NONE)
-    assert bool(news.policy) == (news.verdict is not Verdict.NONE)
+    assert news.verdict is VERDICTS.get(state, PolicyVerdict.NONE)
+    assert bool(news.policy) == (news.verdict is not PolicyVerdict.NONE)
 
 
 def test_the_policy_of_the_plan_counts_not_another_one_in_its_slot():

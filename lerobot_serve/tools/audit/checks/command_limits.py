@@ -10,15 +10,17 @@ robot. A command forced by an immediate interlock may exceed the step. One threa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-import json
+from collections.abc import Collection, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
 
 from lerobot_serve.tools.audit.checks.check import RunCheck
-from lerobot_serve.tools.traces.fields import is_number, number, text, values
+from lerobot_serve.tools.traces.fields import is_number
 from lerobot_serve.tools.traces.trace_run import TraceRun
-from lerobot_serve.trace.format.records import ExecutedRecord, Record
+from lerobot_serve.trace.format.records import ExecutedRecord
 
 # relative rounding error of a float32
 ROUNDING = 1e-6
@@ -27,80 +29,60 @@ Command = list[float]
 INTERLOCK_PHRASES = (' overrides ', ' forces ')
 
 
-@dataclass(frozen=True, slots=True)
-class CommandBounds:
-    """One value per action; `step` is the largest change in one control step."""
-
-    names: tuple[str, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    step: tuple[float, ...]
-    is_velocity: tuple[bool, ...]
-    # actions that an interlock may force at once
-    immediate: frozenset[str] = frozenset()
-
-
-def read_bounds(value: Any) -> CommandBounds:
-    """Decode the parameter `limits`: a JSON object, or its text. Raises ValueError."""
-    content = _opened(value)
-    step_s = number(content, 'step_s')
-    rows = values(content, 'actions')
-    if step_s is None or step_s <= 0 or not rows:
-        raise ValueError('the limits of the header have no step_s above 0 or no actions')
-    bounds = [_joint_bounds(row, step_s) for row in rows]
-    immediate = values(content, 'immediate') or []
-    return CommandBounds(
-        names=tuple(each.name for each in bounds),
-        low=tuple(each.low for each in bounds),
-        high=tuple(each.high for each in bounds),
-        step=tuple(each.step for each in bounds),
-        is_velocity=tuple(each.is_velocity for each in bounds),
-        immediate=frozenset(name for name in immediate if type(name) is str),
-    )
-
-
-def _opened(value: Any) -> Record:
-    try:
-        content = json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        content = None
-    if type(content) is not dict:
-        raise ValueError('the limits of the header are not a JSON object')
-    return content
-
-
-class _JointBounds(NamedTuple):
-    """One value of each field of CommandBounds."""
+class JointBounds(NamedTuple):
+    """`step`: the largest change in one control step; an interlock may force an immediate one."""
 
     name: str
     low: float
     high: float
     step: float
     is_velocity: bool
+    is_immediate: bool
 
 
-def _joint_bounds(row: Any, step_s: float) -> _JointBounds:
-    """Return the bounds of one action. Raises ValueError."""
-    if type(row) is not dict or row.get('motion') not in ('position', 'velocity'):
-        raise ValueError('the limits of the header have an action without a motion')
-    is_velocity = row['motion'] == 'velocity'
-    fastest = _limit(row, 'max_velocity')
-    change = _limit(row, 'max_acceleration') if is_velocity else fastest
-    low, high = _limit(row, 'low', -inf), _limit(row, 'high')
-    if is_velocity:
-        low, high = max(low, -fastest), min(high, fastest)
-    step = min(_limit(row, 'max_step'), change * step_s)
-    name = text(row, 'name')
-    return _JointBounds(name, low - _slack(low), high + _slack(high), step, is_velocity)
+class _ActionLimits(Struct, frozen=True):
+    motion: Literal['position', 'velocity']
+    name: str = ''
+    low: float | None = None
+    high: float | None = None
+    max_velocity: float | None = None
+    max_acceleration: float | None = None
+    max_step: float | None = None
+
+    def bounds(self, step_s: float, immediate: Collection[str]) -> JointBounds:
+        is_velocity = self.motion == 'velocity'
+        fastest = _or(self.max_velocity, inf)
+        low, high = _or(self.low, -inf), _or(self.high, inf)
+        if is_velocity:
+            low, high = max(low, -fastest), min(high, fastest)
+        change = _or(self.max_acceleration, inf) if is_velocity else fastest
+        step = min(_or(self.max_step, inf), change * step_s)
+        is_immediate = self.name in immediate
+        low, high = low - _slack(low), high + _slack(high)
+        return JointBounds(self.name, low, high, step, is_velocity, is_immediate)
 
 
-def _limit(row: Record, name: str, nothing: float = inf) -> float:
-    if row.get(name) is None:
-        return nothing
-    value = number(row, name)
-    if value is None:
-        raise ValueError(f'{name} in the limits of the header is not a number')
-    return value
+class _Limits(Struct, frozen=True):
+    step_s: Annotated[float, Meta(gt=0)]
+    actions: Annotated[list[_ActionLimits], Meta(min_length=1)]
+    immediate: list[Any] = []
+
+
+DECODER = msgspec.json.Decoder(_Limits)
+
+
+def read_bounds(value: Any) -> list[JointBounds]:
+    """Decode the parameter `limits`: a JSON object, or its text. Raises ValueError."""
+    try:
+        is_text = isinstance(value, str)
+        limits = DECODER.decode(value) if is_text else msgspec.convert(value, _Limits)
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f'the limits of the header cannot be read: {error}') from None
+    return [each.bounds(limits.step_s, limits.immediate) for each in limits.actions]
+
+
+def _or(value: float | None, nothing: float) -> float:
+    return nothing if value is None else value
 
 
 def _slack(bound: float) -> float:
@@ -120,7 +102,7 @@ class CommandLimitsCheck(RunCheck[ExecutedRecord]):
         self._finite, self._position, self._step = self.tallies
         self._last: Command | None = None
         self._control_step: int | None = None
-        self._bounds: CommandBounds | None = None
+        self._bounds: list[JointBounds] | None = None
         self._no_bounds_reason = ''
 
     def observe(self, record: ExecutedRecord) -> None:
@@ -147,9 +129,9 @@ class CommandLimitsCheck(RunCheck[ExecutedRecord]):
             self._position.why_not = self._step.why_not = self._no_bounds_reason
             return None
         self._position.judged += 1
-        if len(command) != len(bounds.names):
+        if len(command) != len(bounds):
             self._position.add_violation(
-                f'command has {len(command)} values, the limits have {len(bounds.names)}'
+                f'command has {len(command)} values, the limits have {len(bounds)}'
             )
             return None
         self._check_position(command, last, bounds)
@@ -159,7 +141,7 @@ class CommandLimitsCheck(RunCheck[ExecutedRecord]):
             self._check_step(command, last, bounds, is_stop=is_stop, forced=forced)
         return command
 
-    def _read_bounds(self) -> CommandBounds | None:
+    def _read_bounds(self) -> list[JointBounds] | None:
         """Return the limits of the header, decoded once; None without limits."""
         if self._bounds or self._no_bounds_reason:
             return self._bounds
@@ -173,19 +155,19 @@ class CommandLimitsCheck(RunCheck[ExecutedRecord]):
         return self._bounds
 
     def _check_position(
-        self, command: Command, last: Command | None, bounds: CommandBounds
+        self, command: Command, last: Command | None, bounds: Sequence[JointBounds]
     ) -> None:
-        for joint, (value, low, high) in enumerate(
-            zip(command, bounds.low, bounds.high, strict=True)
-        ):
-            if low <= value <= high:
+        befores: Sequence[float | None] = last or [None] * len(command)
+        for value, before, joint in zip(command, befores, bounds, strict=True):
+            if joint.low <= value <= joint.high:
                 continue
-            before = None if last is None else last[joint]
-            if before is not None and (before <= value < low or high < value <= before):
+            if before is not None and (
+                before <= value < joint.low or joint.high < value <= before
+            ):
                 continue
             self._position.add_violation(
-                f'{bounds.names[joint]} is commanded to {value:g}, its limits are '
-                f'{low:.6g} to {high:.6g}'
+                f'{joint.name} is commanded to {value:g}, its limits are {joint.low:.6g} to '
+                f'{joint.high:.6g}'
             )
             return
 
@@ -193,25 +175,23 @@ class CommandLimitsCheck(RunCheck[ExecutedRecord]):
         self,
         command: Command,
         last: Command,
-        bounds: CommandBounds,
+        bounds: Sequence[JointBounds],
         *,
         is_stop: bool,
         forced: bool,
     ) -> None:
         self._step.judged += 1
-        for joint, (value, before, step) in enumerate(
-            zip(command, last, bounds.step, strict=True)
-        ):
+        for value, before, joint in zip(command, last, bounds, strict=True):
             distance = abs(value - before)
-            if distance <= step or distance <= step + ROUNDING * max(1.0, abs(value)):
+            if distance <= joint.step + ROUNDING * max(1.0, abs(value)):
                 continue
             # an interlock or a stop may change a velocity at once
-            if bounds.names[joint] in bounds.immediate and forced:
+            if joint.is_immediate and forced:
                 continue
-            if is_stop and bounds.is_velocity[joint] and abs(value) <= abs(before):
+            if is_stop and joint.is_velocity and abs(value) <= abs(before):
                 continue
             self._step.add_violation(
-                f'{bounds.names[joint]} changes from {before:g} to {value:g}, at most {step:g} is '
+                f'{joint.name} changes from {before:g} to {value:g}, at most {joint.step:g} is '
                 'allowed'
             )
             return

@@ -31,7 +31,9 @@ def audit(
     robot: Annotated[
         Path | None, Argument('robot file with the limits of the robots in bags', 'FILE')
     ] = None,
-    show: Annotated[int, Argument('violations shown for each check')] = SHOWN,
+    show: Annotated[
+        int, Argument('violations shown for each check', bounds=(0, SHOWN_LIMIT))
+    ] = SHOWN,
     router: RouterName = '',
     fleet: Fleet,
 ) -> Report:
@@ -43,8 +45,6 @@ def audit(
     from lerobot_serve.tools.bags.trace_view import BagTrace
     from lerobot_serve.tools.cli.progress import show_reading
 
-    if not 0 <= show <= SHOWN_LIMIT:
-        raise ParameterError(f'--show must be in [0, {SHOWN_LIMIT}], got {show}')
     if max_action_age is not None and not (isfinite(max_action_age) and max_action_age > 0):
         raise ParameterError(f'--max-action-age must be above 0, got {max_action_age:g}')
     paths = found_traces(paths, fleet, router, 'audit')

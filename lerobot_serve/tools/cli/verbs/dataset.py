@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TYPE_CHECKING
+from typing import Annotated, TYPE_CHECKING
 
 from lerobot_serve.tools.cli.signature import Argument, verb_of
+from lerobot_serve.tools.dataset.settings import DatasetOptions
+from lerobot_serve.tools.output.report import Report
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.dataset.settings import Result, Settings
+    from lerobot_serve.tools.dataset.settings import ConversionResult
 
 HELP = 'make a LeRobotDataset of bags'
 EXAMPLE = (
@@ -31,78 +32,32 @@ def dataset(
         ),
     ],
     *,
-    append: Annotated[bool, Argument('add to OUT, without the episodes it has')] = False,
-    check: Annotated[
-        bool,
-        Argument('decode every frame and compare frames with rows (counted without decoding)'),
-    ] = False,
-    filters: Annotated[
-        Sequence[str],
-        Argument(
-            'only episodes that are: success, failure, intervention, slot=NAME or '
-            'policy=FINGERPRINT; several of one kind are alternatives, different kinds all hold',
-            'WHICH',
-            flags=('--filter',),
-            nargs='+',
-        ),
-    ] = (),
-    robot_name: Annotated[str, Argument('only this robot of the bags (all)')] = '',
-    robot_file: Annotated[
-        Path | None,
-        Argument(
-            'sample bags of other recorders by this robot file: its inputs, its command topic and '
-            'its fps',
-            'FILE',
-            flags=('--robot',),
-        ),
-    ] = None,
-    task: Annotated[str, Argument('task of episodes without one')] = '',
-    vcodec: Annotated[
-        Literal['h264', 'hevc', 'libsvtav1', 'png'],
-        Argument(
-            'encoder of the videos; png: no videos, each picture in its row, which is larger and '
-            'needs no reader of videos'
-        ),
-    ] = 'h264',
-    depth_millimetres: Annotated[
-        bool,
-        Argument(
-            'store depth in metres (32FC1) as the nearest millimetre, 0 for no measurement '
-            '(refused: LeRobot stores integers only)'
-        ),
-    ] = False,
-) -> int:
-    """Convert bags or check a dataset; return the exit status. Raises UserError, BagError."""
+    options: DatasetOptions,
+) -> Report:
+    """Convert bags, or check a dataset. Raises UserError, BagError."""
+    from dataclasses import asdict
+
     from lerobot_serve.errors import UserError, WrongCommandLine
-    from lerobot_serve.tools.dataset.convert import check_only
-    from lerobot_serve.tools.dataset.plans.episodes import parse_filter
-    from lerobot_serve.tools.dataset.settings import Settings
+    from lerobot_serve.tools.cli.progress import TerminalProgress
+    from lerobot_serve.tools.dataset.convert import check_only, convert
+    from lerobot_serve.tools.dataset.settings import ConversionResult
 
     *bags, out = paths
-    if not bags:
-        if check and not append:
-            return print_faults(out, check_only(out))
+    if not bags and (options.append or not options.check):
         raise WrongCommandLine('name one or more bags and then the folder of the dataset')
-    if robot_file and robot_name:
-        raise WrongCommandLine('--robot-name is for bags with executed actions, not with --robot')
-    if robot_file and filters:
-        raise WrongCommandLine('--filter is for bags with executed actions, not with --robot')
-    settings = Settings(
-        tuple(bags),
-        out,
-        append=append,
-        check=check,
-        filters=tuple(map(parse_filter, filters)),
-        robot_name=robot_name,
-        robot_file=robot_file,
-        task=task,
-        vcodec=vcodec,
-        depth_millimetres=depth_millimetres,
-    )
     try:
-        return convert_bags(settings)
+        with TerminalProgress() as progress:
+            result = (
+                convert(bags, out, options, progress)
+                if bags
+                else ConversionResult(faults=check_only(out))
+            )
     except OSError as error:
         raise UserError(f'{out} cannot be written: {error}; {remedy(out)}') from error
+    lines = summary(out, result) if bags else []
+    if options.check:
+        lines += result.faults or [f'{out}: as many frames as rows of every camera']
+    return Report(asdict(result), lines, int(bool(result.faults)), has_changed=bool(bags))
 
 
 def remedy(out: Path) -> str:
@@ -120,24 +75,8 @@ def remedy(out: Path) -> str:
     return f'{space}{kept}; start the same command again'
 
 
-def convert_bags(settings: Settings) -> int:
-    """Convert; return the exit status. Raises UserError, BagError, OSError."""
-    from lerobot_serve.tools.cli.conversion_progress import ConversionProgress
-    from lerobot_serve.tools.dataset.convert import convert
-
-    progress = ConversionProgress()
-    try:
-        result = convert(settings, progress)
-    finally:
-        progress.end()
-    print(summary(settings.out, result))
-    if result.faults or settings.check:
-        return print_faults(settings.out, result.faults)
-    return 0
-
-
-def summary(out: Path, result: Result) -> str:
-    """Return what was converted, in a line or two."""
+def summary(out: Path, result: ConversionResult) -> list[str]:
+    """Return what was converted, in two lines."""
     text = f'{out}: {result.episodes} episodes added, {result.rows} rows'
     skipped = (
         (result.known, 'in the dataset before'),
@@ -146,15 +85,7 @@ def summary(out: Path, result: Result) -> str:
         (result.cut, 'cut'),
     )
     text += ''.join(f'; {count} {what}' for count, what in skipped if count)
-    return f'{text}\nin all {result.total_episodes} episodes, {result.total_rows} rows'
-
-
-def print_faults(out: Path, faults: list[str]) -> int:
-    for fault in faults:
-        print(fault)
-    if not faults:
-        print(f'{out}: as many frames as rows of every camera')
-    return int(bool(faults))
+    return [text, f'in all {result.total_episodes} episodes, {result.total_rows} rows']
 
 
 add_arguments, main = verb_of(dataset)

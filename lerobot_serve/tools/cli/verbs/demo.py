@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from math import inf
 from pathlib import Path
 import signal
 from typing import Annotated, Literal, TYPE_CHECKING
 
+from lerobot_serve.demo.fleet_names import ROBOTS_LIMIT
 from lerobot_serve.demo.tour import act_order
 from lerobot_serve.tools.cli.signature import Argument, verb_of
 
@@ -42,7 +44,9 @@ def demo(
     robots: Annotated[
         int | None,
         Argument(
-            f'simulated robots ({ROBOTS["serving"]}; for learning {ROBOTS["learning"]})', 'N'
+            f'simulated robots ({ROBOTS["serving"]}; for learning {ROBOTS["learning"]})',
+            'N',
+            bounds=(1, ROBOTS_LIMIT),
         ),
     ] = None,
     link: Annotated[
@@ -52,7 +56,7 @@ def demo(
             'this machine'
         ),
     ] = 'ros',
-    seed: Annotated[int, Argument('seed of the target positions (0)')] = 0,
+    seed: Annotated[int, Argument('seed of the target positions (0)', bounds=(0, inf))] = 0,
     plan: Annotated[
         str,
         Argument(
@@ -70,7 +74,7 @@ def demo(
     from lerobot_serve.demo.run import DemoOptions, run_demo
     from lerobot_serve.ros.process.private_domain import reserve_domain
 
-    chosen, count, steps = checked(acts, robots, seed, plan)
+    chosen, count, steps = checked(acts, robots, plan)
     started = demo_link(link, chosen)
     OUT.mkdir(parents=True, exist_ok=True)
     # SIGTERM acts like Ctrl-C, so that the started processes end, too
@@ -110,24 +114,15 @@ def demo_link(name: str, acts: list[str]) -> DemoLink:
     return zenoh_link(learning_fleet.LISTENING if is_learning else fleet_names.LISTENING)
 
 
-def checked(
-    names: str, given: int | None, seed: int, plan: str
-) -> tuple[list[str], int, tuple[str, ...]]:
+def checked(names: str, robots: int | None, plan: str) -> tuple[list[str], int, tuple[str, ...]]:
     """Return acts, number of robots and plan. Raises ParameterError."""
-    from lerobot_serve.demo import fleet_names
-    from lerobot_serve.parameters import ParameterError
     from lerobot_serve.router.canary.plan import parse_plan
 
     acts = act_order.ordered_acts(name for name in names.split(',') if name)
     tour = act_order.tour_of(acts)
-    robots = ROBOTS[tour] if given is None else given
-    if not 1 <= robots <= fleet_names.ROBOTS_LIMIT:
-        raise ParameterError(f'--robots must be in [1, {fleet_names.ROBOTS_LIMIT}], got {robots}')
-    if seed < 0:
-        raise ParameterError(f'--seed must be at least 0, got {seed}')
     steps = tuple((plan or PLANS[tour]).split(','))
     parse_plan(steps, minimum_episodes=1, minimum_s=0.0, name='--plan')
-    return acts, robots, steps
+    return acts, robots or ROBOTS[tour], steps
 
 
 add_arguments, main = verb_of(demo)

@@ -47,16 +47,12 @@ class Policies:
         """Load a policy as a policy server does. Raises PolicyError, ParameterError."""
         from lerobot_serve.policies.kind_detection import detect_kind
         from lerobot_serve.tools.cli.policy_options import server_parameters
-        from lerobot_serve.tools.replay.in_process_server import (
-            InProcessServer,
-            with_placeholder_names,
-        )
+        from lerobot_serve.tools.replay.in_process_server import InProcessServer
 
         # a request that is measured again must not be answered from a cache
         given = [*self.parameters, 'embedding_cache_mb=0']
         kind = self.kind or detect_kind(policy)
-        found = server_parameters(kind, policy, self.device, given)
-        return InProcessServer(with_placeholder_names(found))
+        return InProcessServer(server_parameters(kind, policy, self.device, given))
 
 
 def gate(

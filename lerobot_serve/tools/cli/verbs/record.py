@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TYPE_CHECKING
+from typing import Annotated, Literal, TYPE_CHECKING
 
 from lerobot_serve.tools.cli.arguments import Endpoints, OBSERVED, ObserverOptions
-from lerobot_serve.tools.cli.signature import Argument, Parameter, verb_of
+from lerobot_serve.tools.cli.signature import Argument, verb_of
 from lerobot_serve.tools.recorder.options import (
     check_options,
     DAGGER,
-    default,
-    OPTIONS,
+    RecordingRules,
     STRATEGIES,
 )
 
@@ -29,16 +28,6 @@ EXAMPLE = (
     'example: lerobot-serve record bags/monday --strategy episodic  | stop with Ctrl-C; exit '
     'status 0 when the bags are complete, 1 when something is missing'
 )
-NUMBERS = [
-    Parameter(
-        name,
-        Annotated[
-            int if option.is_whole else float, Argument(option.help, option.unit.upper() or 'N')
-        ],
-        None,
-    )
-    for name, option in OPTIONS.items()
-]
 
 
 def record(
@@ -74,35 +63,28 @@ def record(
     ] = False,
     connect: Annotated[Endpoints, Argument(f'record {OBSERVED}', 'ENDPOINT', nargs='+')] = (),
     observer: ObserverOptions,
-    numbers: Annotated[dict[str, Any], NUMBERS],
+    rules: RecordingRules,
     namespace: Annotated[str, Argument('namespace of the node recorder', 'NAME')] = '',
 ) -> int:
     """Record until a signal or a limit; return the exit status. Raises ParameterError."""
+    from dataclasses import asdict, replace
     from datetime import datetime
 
     from lerobot_serve.parameters import ParameterError
-    from lerobot_serve.tools.bags.recording.write_queue import RecordingLimits
     from lerobot_serve.tools.recorder.settings import RecorderSettings
-    from lerobot_serve.tools.recorder.strategies.episodic import EpisodeRules
-    from lerobot_serve.tools.recorder.strategies.highlight import HighlightRules
-    from lerobot_serve.tools.recorder.strategies.sentry import SliceRules
 
+    numbers = {k: v for k, v in asdict(rules).items() if v != getattr(RecordingRules(), k)}
     check_options({'strategy': strategy, 'topic': topics, 'all': all_topics, **numbers})
     relative = [topic for topic in topics if not topic.startswith('/')]
     if relative:
         raise ParameterError(f'--topic must be full names such as /{relative[0]}, got {relative}')
-    value = {name: default(name) if v is None else v for name, v in numbers.items()}
-    name = datetime.now().strftime('bag_%Y%m%d-%H%M%S')
     settings = RecorderSettings(
-        folder or Path(name),
+        folder or Path(datetime.now().strftime('bag_%Y%m%d-%H%M%S')),
         strategy,
         robot,
         frozenset(topics),
         all_topics,
-        RecordingLimits(int(value['max_size'] * 1e6), value['duration']),
-        SliceRules(int(value['slice_size'] * 1e6), value['slice_time'], int(value['keep_slices'])),
-        EpisodeRules(strategy == DAGGER, value['outcome_wait'], value['gone_after']),
-        HighlightRules(value['before'], value['after'], value['divergence']),
+        replace(rules, only_with_person=strategy == DAGGER),
     )
     return run_recorder(settings, namespace, observer.settings(connect))
 

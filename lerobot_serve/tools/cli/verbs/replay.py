@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,7 +34,10 @@ def replay(
     kind: Annotated[str, Argument('kind of policy')] = 'builtin',
     device: Annotated[str, Argument('device of the policy')] = 'cpu',
     tolerance: Annotated[
-        float, Argument('tolerated difference of two values, relative for values above 1')
+        float,
+        Argument(
+            'tolerated difference of two values, relative for values above 1', bounds=(0, inf)
+        ),
     ] = 1e-4,
     fail_on: Annotated[
         Literal['different', 'beyond', 'missing', 'never'],
@@ -47,32 +51,27 @@ def replay(
         str, Argument('robot_type of the sessions, if the recording lacks it')
     ] = '',
     execution_horizon: Annotated[
-        int, Argument('execution_horizon of the edges, if the recording lacks it')
+        int,
+        Argument(
+            'execution_horizon of the edges, if the recording lacks it', bounds=(0, (1 << 32) - 1)
+        ),
     ] = 0,
 ) -> Report:
     """
     Replay the recording. Raises BagError, IncidentError, TraceError, ReplayError, PolicyError,
     ParameterError.
     """
-    from lerobot_serve.parameters import ParameterError
     from lerobot_serve.ros.package_share import shared_file
     from lerobot_serve.tools.cli.policy_options import server_parameters
     from lerobot_serve.tools.cli.progress import show_count
     from lerobot_serve.tools.replay.engine import Replay
-    from lerobot_serve.tools.replay.in_process_server import (
-        InProcessServer,
-        with_placeholder_names,
-    )
+    from lerobot_serve.tools.replay.in_process_server import InProcessServer
     from lerobot_serve.tools.replay.report import replay_report
     from lerobot_serve.tools.replay.sources import open_source
 
-    if not tolerance >= 0:
-        raise ParameterError(f'--tolerance must be 0 or above, got {tolerance:g}')
-    if not 0 <= execution_horizon < 1 << 32:
-        raise ParameterError(f'--execution-horizon must be 0 or above, got {execution_horizon}')
     source = open_source(path)
     replayer = InProcessServer(
-        with_placeholder_names(server_parameters(kind, policy, device, parameters)),
+        server_parameters(kind, policy, device, parameters),
         str(shared_file('config/policies/reach')),
         robot_type=robot_type,
         execution_horizon=execution_horizon,

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
+import signal
 import sys
 from typing import Annotated, TYPE_CHECKING
 
+from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.tools.cli.arguments import (
     DEFAULT_SITE,
     Endpoints,
@@ -42,9 +42,22 @@ LIVE_WINDOW_S = 20.0
 class Shown:
     """What is shown, and where."""
 
-    robot: str
-    save: Path | None
-    viewer: str
+    robot: Annotated[
+        str, Argument('show only this robot (all robots)', 'NAME', names=robot_names)
+    ] = ''
+    save: Annotated[
+        Path | None,
+        Argument('write a file, which must not exist yet', 'FILE.rrd', either='where'),
+    ] = None
+    viewer: Annotated[
+        str,
+        Argument(
+            'show it in a viewer that runs, such as rerun+http://192.168.1.5:9876/proxy (a viewer '
+            'of this machine, which is started)',
+            'URL',
+            either='where',
+        ),
+    ] = ''
 
     def open_sink(self, name: str, *, is_live: bool) -> RerunSink:
         """Open the file or the viewer of the command line. Raises UserError."""
@@ -69,22 +82,7 @@ def rerun(
         Path | None, Argument('folder or file of a bag (without one: what passes now)', 'BAG')
     ] = None,
     *,
-    robot: Annotated[
-        str, Argument('show only this robot (all robots)', 'NAME', names=robot_names)
-    ] = '',
-    save: Annotated[
-        Path | None,
-        Argument('write a file, which must not exist yet', 'FILE.rrd', either='where'),
-    ] = None,
-    viewer: Annotated[
-        str,
-        Argument(
-            'show it in a viewer that runs, such as rerun+http://192.168.1.5:9876/proxy (a viewer '
-            'of this machine, which is started)',
-            'URL',
-            either='where',
-        ),
-    ] = '',
+    shown: Shown,
     connect: Annotated[Endpoints, Argument(f'live: show {OBSERVED}', 'ENDPOINT', nargs='+')] = (),
     observer: ObserverOptions,
 ) -> int:
@@ -102,7 +100,7 @@ def rerun(
     # slow: after what may be refused
     from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
 
-    mapping, shown = MessageMapping(robot), Shown(robot, save, viewer)
+    mapping = MessageMapping(shown.robot)
     status = show_bag(bag, shown, mapping) if bag else show_live(shown, mapping, zenoh)
     for what, count in sorted(mapping.not_shown.items()):
         print(f'{count:>9}  not shown: {what}')
@@ -120,10 +118,9 @@ def show_bag(path: Path, shown: Shown, mapping: MessageMapping) -> int:
     view = None
     try:
         bag = Bag(path)
-        with stop_on_signals() as is_stopped:
-            sink = shown.open_sink(path.resolve().name, is_live=False)
-            view = MessageView(mapping, sink)
-            is_whole = show(bag, view, is_stopped)
+        sink = shown.open_sink(path.resolve().name, is_live=False)
+        view = MessageView(mapping, sink)
+        is_whole = show(bag, view, is_stopped)
         if is_whole:
             mapping.check_robot()
     except (BagError, UserError, OSError) as error:
@@ -175,30 +172,9 @@ def finish_live(node: RerunViewNode, shown: Shown, status: int) -> int:
     return status or int(bool(recording.dropped))
 
 
-@contextlib.contextmanager
-def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGINT or SIGTERM came while the block runs."""
-    import signal
-    import threading
-
-    from lerobot_serve.entry_points import SIGNALS
-
-    received, ended = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        while not ended.is_set():
-            if signal.sigtimedwait(SIGNALS, 0.1):
-                received.set()
-
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    watcher = threading.Thread(target=watch, name='signals', daemon=True)
-    watcher.start()
-    try:
-        yield received.is_set
-    finally:
-        ended.set()
-        watcher.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def is_stopped() -> bool:
+    """Return whether SIGINT or SIGTERM came, which wait since the start (HOLDS_SIGNALS)."""
+    return signal.sigtimedwait(SIGNALS, 0) is not None
 
 
 def print_end(view: MessageView, how: str) -> None:

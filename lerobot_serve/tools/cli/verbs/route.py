@@ -24,11 +24,9 @@ def route(
         ),
     ],
     *,
-    split: Annotated[int, Argument('share of episodes for slot a, 0 to 100 [%]')],
+    split: Annotated[int, Argument('share of episodes for slot a, 0 to 100 [%]', bounds=(0, 100))],
 ) -> Report:
     """Return the slots of the episodes. Raises WrongCommandLine."""
-    if not 0 <= split <= 100:
-        raise WrongCommandLine(f'--split must be in [0, 100], got {split}')
     given = lines(sys.stdin.buffer) if episodes == ['-'] else episodes
     routes = [placement(episode_id, split) for episode_id in given]
     rows = [(found['slot'], str(found['bucket']), printable(found['key'])) for found in routes]

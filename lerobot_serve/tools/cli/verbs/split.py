@@ -14,7 +14,7 @@ EXAMPLE = f'example: lerobot-serve split 80  {EXIT_STATUSES}'
 
 
 def split(
-    percent: Annotated[int, Argument('share of slot a, 0 to 100 [%]', 'PERCENT')],
+    percent: Annotated[int, Argument('share of slot a, 0 to 100 [%]', 'PERCENT', bounds=(0, 100))],
     *,
     reason: Reason = '',
     router: RouterName = '',
@@ -22,9 +22,8 @@ def split(
 ) -> Report:
     """Set the split of the router. Raises UserError, ResultUnknown."""
     from lerobot_serve.tools.operate import operations
-    from lerobot_serve.tools.operate.rollout.steering import check_percent, split_rule
+    from lerobot_serve.tools.operate.rollout.steering import split_rule
 
-    check_percent(percent)
     return operator.on_router(
         router,
         'split',

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import contextlib
 from pathlib import Path
 import sys
-from typing import Annotated, Any, TYPE_CHECKING
+from typing import Annotated, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.ros_home import ros_home
@@ -17,7 +17,7 @@ from lerobot_serve.tools.cli.signature import Argument, steps_of
 from lerobot_serve.tools.output.report import Report
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.cli.conversion_progress import ConversionProgress
+    from lerobot_serve.tools.cli.progress import TerminalProgress
     from lerobot_serve.versions.store import VersionStore
     from lerobot_serve.versions.transfer.source import VersionSource
 
@@ -84,7 +84,7 @@ def verify(
     opened = _opened(store)
     entries = [opened.entry(each) for each in version] or opened.entries()
     faults: dict[str, list[str]] = {}
-    with _progress(texts.total_bytes(entries)) as progress:
+    with _progress() as progress:
         count = progress.begin('verifying', texts.total_bytes(entries))
         for each in entries:
             faults[each.id] = [each.fault]
@@ -223,7 +223,7 @@ def publish(
     identity(source)
     made = VersionStore.make(_folder(store))
     size = sum((source / path).stat().st_size for path in policy_paths(source)[0])
-    with _progress(size) as progress:
+    with _progress() as progress:
         details = Details(
             created=datetime.now(timezone.utc).strftime(TIME_FORMAT),
             parent=_parent(parent, made),
@@ -245,7 +245,7 @@ def _parent(given: str, store: VersionStore) -> str:
     return given if not given or ID.fullmatch(given) else store.entry(given).id
 
 
-def _dataset(given: str, progress: ConversionProgress) -> str:
+def _dataset(given: str, progress: TerminalProgress) -> str:
     from lerobot_serve.versions.file_hash import folder_sha256
     from lerobot_serve.versions.manifest import SHA256
 
@@ -290,12 +290,11 @@ def fetch(
     source = _source(origin, token_file, tls_ca)
     made = VersionStore.make(_folder(store))
     notes: list[str] = []
-    with _progress(SHOW_ABOVE_BYTES) as progress:
+    with _progress() as progress:
         run = Fetch(made, source)
 
         def begin(manifest: Manifest) -> None:
-            if manifest.size_bytes >= SHOW_ABOVE_BYTES:
-                run.count = progress.begin(f'fetching {manifest.id}', manifest.size_bytes)
+            run.count = progress.begin(f'fetching {manifest.id}', manifest.size_bytes)
 
         run.begin = begin
         run.check = lambda folder, manifest: notes.append(why_not_checked(folder, manifest))
@@ -336,7 +335,7 @@ def serve(
         str,
         Argument(f'address to listen on ({ADDRESS}: this machine alone)', names_default=False),
     ] = ADDRESS,
-    port: Annotated[int, Argument('port, 0 for a free one', 'N')] = PORT,
+    port: Annotated[int, Argument('port, 0 for a free one', 'N', bounds=(0, 65535))] = PORT,
     token_file: Annotated[
         Path | None,
         Argument(
@@ -360,8 +359,6 @@ def serve(
     from lerobot_serve.versions.transfer.serving import HttpSettings, server_tls, StoreHttpServer
 
     opened = _opened(store)
-    if not 0 <= port <= 65535:
-        raise WrongCommandLine(f'--port must be in [0, 65535], got {port}')
     tokens = None
     if token_file:
         tokens = open_tokens(token_file.expanduser(), 'who may fetch versions')
@@ -404,18 +401,10 @@ def _opened(store: Path | None) -> VersionStore:
     return VersionStore.open(_folder(store))
 
 
-@contextlib.contextmanager
-def _progress(size_bytes: int) -> Any:
-    """Yield the progress of reading so many bytes; few are not shown."""
-    from lerobot_serve.tools.cli.conversion_progress import ConversionProgress
+def _progress() -> TerminalProgress:
+    from lerobot_serve.tools.cli.progress import TerminalProgress
 
-    progress = ConversionProgress()
-    if size_bytes < SHOW_ABOVE_BYTES:
-        progress.begin = lambda what, total_bytes: lambda size: None  # type: ignore[method-assign]
-    try:
-        yield progress
-    finally:
-        progress.end()
+    return TerminalProgress(SHOW_ABOVE_BYTES)
 
 
 add_arguments, main = steps_of(

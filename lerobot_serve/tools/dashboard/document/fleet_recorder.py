@@ -22,7 +22,7 @@ from lerobot_serve.tools.dashboard.commands.planned import checked_target
 from lerobot_serve.tools.dashboard.document.episodes import Episodes
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument, Turn
 from lerobot_serve.tools.dashboard.document.incident_rules import (
-    Finding,
+    IncidentFinding,
     robot_findings,
     rollout_finding,
     silence_finding,
@@ -220,7 +220,9 @@ class FleetRecorder:
         view = self._robots.get(node, _Robot()).view if kind == ROBOT else None
         return view.edge.client_id if view else ''
 
-    def _note(self, who: str, findings: Iterable[Finding], now_s: float, client: str = '') -> None:
+    def _note(
+        self, who: str, findings: Iterable[IncidentFinding], now_s: float, client: str = ''
+    ) -> None:
         for finding in findings:
             moment = Moment(int(now_s * 1000), self._time_of_day(), self._instant())
             self._incidents.add(who, finding, moment, client)
@@ -271,7 +273,7 @@ class FleetRecorder:
         return self._incidents.place(number)
 
 
-def _router_findings(old: RouterView, new: RouterView) -> list[Finding]:
+def _router_findings(old: RouterView, new: RouterView) -> list[IncidentFinding]:
     found = [rollout_finding(old.canary.state, new.canary.state, new.canary.text)]
     for slot in new.state.slots:
         before = old.slot(slot.slot)

@@ -16,7 +16,7 @@ from lerobot_serve.router.canary.states import CanaryPhase
 ERROR, WARNING, INFO = 'error', 'warning', 'info'
 
 
-class Finding(NamedTuple):
+class IncidentFinding(NamedTuple):
     """What happened: kind and severity as the page shows them, and a text."""
 
     kind: str
@@ -53,7 +53,9 @@ ERRORS = ('UNAVAILABLE', 'BARRED', 'POLICY_MISMATCH', 'FAILED')
 QUIET_PHASES = frozenset({CanaryPhase.RUNNING, CanaryPhase.UNDECIDED})
 
 
-def robot_findings(old: EdgeState, new: EdgeState, *, is_settled: bool = True) -> list[Finding]:
+def robot_findings(
+    old: EdgeState, new: EdgeState, *, is_settled: bool = True
+) -> list[IncidentFinding]:
     """
     Return the incidents between two states of a robot. `is_settled`: its episode has run for a
     while; before, the policy is that of the last chunk of the episode before.
@@ -63,26 +65,26 @@ def robot_findings(old: EdgeState, new: EdgeState, *, is_settled: bool = True) -
     return [each for each in found if each]
 
 
-def _stall(old: EdgeState, new: EdgeState) -> Finding | None:
+def _stall(old: EdgeState, new: EdgeState) -> IncidentFinding | None:
     stalls_now = new.state is STALLED and old.state is not STALLED
     if new.stalls <= old.stalls or stalls_now:
         return None
     # it stalled between two polls, and has gone on
-    return Finding('stall', ERROR, with_reason('stalled for a moment', new.reason))
+    return IncidentFinding('stall', ERROR, with_reason('stalled for a moment', new.reason))
 
 
-def _state(old: EdgeState, new: EdgeState) -> Finding | None:
+def _state(old: EdgeState, new: EdgeState) -> IncidentFinding | None:
     if new.state != old.state and new.state.name in EDGE:
         kind, severity, text = EDGE[new.state.name]
-        return Finding(kind, severity, with_reason(text, new.reason))
+        return IncidentFinding(kind, severity, with_reason(text, new.reason))
     if new.state is EDGE_GOOD and old.state.name in EDGE:
-        return Finding(
+        return IncidentFinding(
             EDGE[old.state.name][0], INFO, f'streams again, from {new.server or "a server"}'
         )
     return None
 
 
-def _rung(old: EdgeState, new: EdgeState) -> Finding | None:
+def _rung(old: EdgeState, new: EdgeState) -> IncidentFinding | None:
     if new.rung == old.rung or new.rung.name not in RUNGS:
         return None
     # a pause is a person's, and a teardown follows an episode
@@ -90,27 +92,27 @@ def _rung(old: EdgeState, new: EdgeState) -> Finding | None:
     if is_expected and new.rung is not ALWAYS:
         return None
     severity, text = RUNGS[new.rung.name]
-    return Finding('ladder', severity, with_reason(text, new.reason))
+    return IncidentFinding('ladder', severity, with_reason(text, new.reason))
 
 
-def _cage(old: EdgeState, new: EdgeState) -> Finding | None:
+def _cage(old: EdgeState, new: EdgeState) -> IncidentFinding | None:
     trips = new.cage_trips - old.cage_trips
     if trips <= 0:
         # fewer: the edge was restarted
         return None
     commands = '1 command' if trips == 1 else f'{trips} commands'
-    return Finding('cage', INFO, f'the safety cage changed {commands}')
+    return IncidentFinding('cage', INFO, f'the safety cage changed {commands}')
 
 
-def _policy(old: EdgeState, new: EdgeState) -> Finding | None:
+def _policy(old: EdgeState, new: EdgeState) -> IncidentFinding | None:
     is_same_episode = new.episode_id and new.episode_id == old.episode_id
     if not (is_same_episode and old.policy and new.policy and new.policy != old.policy):
         return None
     text = f'its policy changed within an episode: {old.policy} -> {new.policy}'
-    return Finding('policy_changed', WARNING, text)
+    return IncidentFinding('policy_changed', WARNING, text)
 
 
-def state_finding(kind: str, what: str, old: str, new: str, text: str) -> Finding | None:
+def state_finding(kind: str, what: str, old: str, new: str, text: str) -> IncidentFinding | None:
     """
     Return the incident between two states of a slot, of a policy server, or of a replica, as its
     router sees it.
@@ -118,29 +120,29 @@ def state_finding(kind: str, what: str, old: str, new: str, text: str) -> Findin
     if old == new:
         return None
     severity = INFO if new in INFOS else ERROR if new in ERRORS else WARNING
-    return Finding(kind, severity, with_reason(f'{what}: {old} -> {new}', text))
+    return IncidentFinding(kind, severity, with_reason(f'{what}: {old} -> {new}', text))
 
 
-def rollout_finding(old: CanaryPhase, new: CanaryPhase, text: str) -> Finding | None:
+def rollout_finding(old: CanaryPhase, new: CanaryPhase, text: str) -> IncidentFinding | None:
     """Return the incident between two states of a rollout."""
     if old == new or {old, new} == QUIET_PHASES:
         return None
     words = with_reason(f'rollout: {old.name} -> {new.name}', text)
     if new is CanaryPhase.ROLLED_BACK:
-        return Finding('rollback', ERROR, words)
-    return Finding('rollout', INFO if new in tuple(CanaryPhase) else WARNING, words)
+        return IncidentFinding('rollback', ERROR, words)
+    return IncidentFinding('rollout', INFO if new in tuple(CanaryPhase) else WARNING, words)
 
 
-def silence_finding(what: str, *, is_silent: bool, has_publisher: bool) -> Finding:
+def silence_finding(what: str, *, is_silent: bool, has_publisher: bool) -> IncidentFinding:
     """Return the incident of a source that becomes silent, or is heard of again."""
     if not is_silent:
-        return Finding('silent', INFO, f'{what} is heard of again')
+        return IncidentFinding('silent', INFO, f'{what} is heard of again')
     cause = (
         'it hangs, or its link is down'
         if has_publisher
         else 'its process ended or its link is cut'
     )
-    return Finding('silent', ERROR, f'{what} is silent: {cause}')
+    return IncidentFinding('silent', ERROR, f'{what} is silent: {cause}')
 
 
 def with_reason(text: str, reason: str) -> str:

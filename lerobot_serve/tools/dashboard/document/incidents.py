@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from itertools import count
 from typing import NamedTuple
 
-from lerobot_serve.tools.dashboard.document.incident_rules import Finding
+from lerobot_serve.tools.dashboard.document.incident_rules import IncidentFinding
 from lerobot_serve.tools.dashboard.document.merge_patch import Json
 from lerobot_serve.tools.dashboard.document.printed_numbers import bounded
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
@@ -57,7 +57,7 @@ class Incidents:
         """Return where an incident is in traces; None for one that is not there. Any thread."""
         return self._places.get(number)
 
-    def add(self, who: str, finding: Finding, moment: Moment, client: str = '') -> None:
+    def add(self, who: str, finding: IncidentFinding, moment: Moment, client: str = '') -> None:
         """Add an incident; `client` is the name of its robot in traces."""
         key = (who, finding.kind, finding.severity)
         number, rows = self._last.get(key, ''), dict(self.rows)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from lerobot_serve.edge.robot.file_format import CAMERA_TYPES, full_type, STATE_
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, OUTCOME
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset.plans.frame_heads import FrameHead, head_of
+from lerobot_serve.versions.file_hash import CountBytes
 
 TEXT_LIMIT = 16 << 20
 # between the last message of a bag and the first of the next, of a recorder that lost nothing
@@ -34,8 +35,6 @@ STAMP_END = 1 << 63
 INPUT_TYPES = {full_type(kind) for kind in (*STATE_TYPES, *CAMERA_TYPES, *COMMAND_TYPES)}
 # kinds of frames of one topic, and which of each kind are kept to be decoded
 HEADS, EXAMPLES = 8, (1, 2, 10, 100)
-
-CountBytes = Callable[[int], None]
 
 
 @dataclass(slots=True)

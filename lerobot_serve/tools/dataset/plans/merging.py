@@ -17,8 +17,9 @@ from operator import itemgetter
 
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.dataset.plans.bag_index import BagBegin, BagIndex, CountBytes, numbered
+from lerobot_serve.tools.dataset.plans.bag_index import BagBegin, BagIndex, numbered
 from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan, MessageKey
+from lerobot_serve.versions.file_hash import CountBytes
 
 NumberedMessage = tuple[int, BagMessage]
 

@@ -49,7 +49,7 @@ class RecentInputs:
         yield from self._recent
 
 
-class Phase(Enum):
+class EpisodePhase(Enum):
     """What is known of an episode; `JUDGED` and `COMPLETE` have an outcome."""
 
     RUNNING = 'running'
@@ -59,7 +59,7 @@ class Phase(Enum):
     CLOSED = 'closed'
 
 
-class Event(Enum):
+class EpisodeEvent(Enum):
     """What happened to an episode."""
 
     # the robot runs it
@@ -75,44 +75,20 @@ class Event(Enum):
     GONE = 'gone'
 
 
-P, E = Phase, Event
-NEXT: dict[Phase, dict[Event, Phase]] = {
-    P.RUNNING: {
-        E.RUNS: P.RUNNING,
-        E.RUNS_NOT: P.ENDED,
-        E.OUTCOME: P.JUDGED,
-        E.SETTLED: P.RUNNING,
-        E.OUTCOME_LATE: P.RUNNING,
-        E.GONE: P.CLOSED,
-    },
-    P.JUDGED: {
-        E.RUNS: P.JUDGED,
-        E.RUNS_NOT: P.COMPLETE,
-        E.OUTCOME: P.JUDGED,
-        E.SETTLED: P.JUDGED,
-        E.OUTCOME_LATE: P.JUDGED,
-        E.GONE: P.CLOSED,
-    },
-    P.ENDED: {
-        # an id is not used twice: a late report
-        E.RUNS: P.ENDED,
-        E.RUNS_NOT: P.ENDED,
-        E.OUTCOME: P.COMPLETE,
-        E.SETTLED: P.ENDED,
-        E.OUTCOME_LATE: P.CLOSED,
-        E.GONE: P.CLOSED,
-    },
-    P.COMPLETE: {
-        E.RUNS: P.COMPLETE,
-        E.RUNS_NOT: P.COMPLETE,
-        E.OUTCOME: P.COMPLETE,
-        E.SETTLED: P.CLOSED,
-        E.OUTCOME_LATE: P.CLOSED,
-        E.GONE: P.CLOSED,
-    },
-    P.CLOSED: dict.fromkeys(Event, P.CLOSED),
+P, E = EpisodePhase, EpisodeEvent
+# an episode stays in its phase but for these events
+CHANGES = {
+    P.RUNNING: {E.RUNS_NOT: P.ENDED, E.OUTCOME: P.JUDGED, E.GONE: P.CLOSED},
+    P.JUDGED: {E.RUNS_NOT: P.COMPLETE, E.GONE: P.CLOSED},
+    # an id is not used twice: RUNS is a late report
+    P.ENDED: {E.OUTCOME: P.COMPLETE, E.OUTCOME_LATE: P.CLOSED, E.GONE: P.CLOSED},
+    P.COMPLETE: {E.SETTLED: P.CLOSED, E.OUTCOME_LATE: P.CLOSED, E.GONE: P.CLOSED},
+    P.CLOSED: {},
 }
-RUNNING = (Phase.RUNNING, Phase.JUDGED)
+NEXT: dict[EpisodePhase, dict[EpisodeEvent, EpisodePhase]] = {
+    phase: dict.fromkeys(EpisodeEvent, phase) | changes for phase, changes in CHANGES.items()
+}
+RUNNING = (EpisodePhase.RUNNING, EpisodePhase.JUDGED)
 
 
 # how long messages of the last control steps may be on their way
@@ -124,7 +100,7 @@ class Episode:
 
     def __init__(self, bag: BagWriter, summary: EpisodeSummary, *, outcome_wait_s: float) -> None:
         self.bag, self.summary = bag, summary
-        self.phase = Phase.RUNNING
+        self.phase = EpisodePhase.RUNNING
         self._outcome_wait_s = outcome_wait_s
         self._ended_s = self._judged_s = 0.0
 
@@ -137,27 +113,27 @@ class Episode:
         """Return whether the robot runs it."""
         return self.phase in RUNNING
 
-    def on(self, event: Event, now_s: float) -> None:
+    def on(self, event: EpisodeEvent, now_s: float) -> None:
         """Count what happened."""
         was_running, before = self.is_running, self.phase
         self.phase = NEXT[self.phase][event]
         if was_running and not self.is_running:
             self._ended_s = now_s
             self.summary.ended = self.summary.ended or event.value
-        if event is Event.OUTCOME and self.phase is not before:
+        if event is EpisodeEvent.OUTCOME and self.phase is not before:
             self._judged_s = now_s
 
     def on_outcome(self, outcome: str, now_s: float) -> None:
         """Count its outcome; the first one counts."""
         self.summary.outcome = self.summary.outcome or outcome
-        self.on(Event.OUTCOME, now_s)
+        self.on(EpisodeEvent.OUTCOME, now_s)
 
     def poll(self, now_s: float) -> None:
         """Count what is due."""
         if now_s - max(self._ended_s, self._judged_s) >= SETTLING_S:
-            self.on(Event.SETTLED, now_s)
+            self.on(EpisodeEvent.SETTLED, now_s)
         if not self.is_running and now_s - self._ended_s >= self._outcome_wait_s:
-            self.on(Event.OUTCOME_LATE, now_s)
+            self.on(EpisodeEvent.OUTCOME_LATE, now_s)
 
     def takes(
         self, message: SortedMessage, report: ExecutedAction | EdgeState | None, now_s: float

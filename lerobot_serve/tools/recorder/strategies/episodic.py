@@ -17,8 +17,12 @@ from lerobot_serve.experience.recorded_episode import word_of
 from lerobot_serve.tools.bags.message import BagError, OUTCOME
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.announcer import WholeBags
-from lerobot_serve.tools.recorder.options import default
-from lerobot_serve.tools.recorder.strategies.episode import Episode, Event, Phase, RecentInputs
+from lerobot_serve.tools.recorder.strategies.episode import (
+    Episode,
+    EpisodeEvent,
+    EpisodePhase,
+    RecentInputs,
+)
 from lerobot_serve.tools.recorder.strategies.strategy_writer import (
     read_report,
     ReportOrder,
@@ -29,18 +33,6 @@ from lerobot_serve.tools.recorder.strategies.strategy_writer import (
 # ids that ended: a late report does not begin them again
 ENDED_IDS = 64
 STOPPED = 'recorder stopped'
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeRules:
-    """
-    Which episodes stay of those that their robot ended, all or the ones in which a person
-    commanded, and how long one waits for its outcome and for its robot [s].
-    """
-
-    only_with_person: bool = False
-    outcome_wait_s: float = default('outcome_wait')
-    gone_after_s: float = default('gone_after')
 
 
 @dataclass(slots=True)
@@ -57,10 +49,9 @@ class _Robot:
 class EpisodicWriter(StrategyWriter):
     """See the module."""
 
-    def __init__(self, rules: EpisodeRules, *common: Any, **options: Any) -> None:
+    def __init__(self, *common: Any, **options: Any) -> None:
         """Raises BagError."""
         super().__init__(*common, **options)
-        self._rules = rules
         self._robots: dict[str, _Robot] = {}
         try:
             self.whole_bags = WholeBags(self.folder.root)
@@ -89,9 +80,9 @@ class EpisodicWriter(StrategyWriter):
         for robot in self._robots.values():
             for episode in robot.episodes:
                 episode.poll(now_s)
-                if now_s - robot.heard_s >= self._rules.gone_after_s:
-                    episode.on(Event.GONE, now_s)
-            for episode in [each for each in robot.episodes if each.phase is Phase.CLOSED]:
+                if now_s - robot.heard_s >= self.rules.gone_after:
+                    episode.on(EpisodeEvent.GONE, now_s)
+            for episode in [each for each in robot.episodes if each.phase is EpisodePhase.CLOSED]:
                 robot.episodes.remove(episode)
                 self._finish(episode)
 
@@ -122,7 +113,7 @@ class EpisodicWriter(StrategyWriter):
             runs = report.episode_id == episode.episode_id
             if not runs and episode.is_running:
                 robot.ended.append(episode.episode_id)
-            episode.on(Event.RUNS if runs else Event.RUNS_NOT, now_s)
+            episode.on(EpisodeEvent.RUNS if runs else EpisodeEvent.RUNS_NOT, now_s)
         known = {each.episode_id for each in robot.episodes} | {*robot.ended, ''}
         # a state names the next episode before it runs
         if isinstance(report, ExecutedAction) and report.episode_id not in known:
@@ -142,7 +133,7 @@ class EpisodicWriter(StrategyWriter):
         stamps = [each.message.stamp_ns for each in (*inputs, message)]
         bag = self.folder.begin(client_id, episode_id, begin_ns=message.message.stamp_ns)
         summary = EpisodeSummary(robot=client_id, node=node, episode_id=episode_id, outcome='')
-        episode = Episode(bag, summary, outcome_wait_s=self._rules.outcome_wait_s)
+        episode = Episode(bag, summary, outcome_wait_s=self.rules.outcome_wait)
         try:
             # a recorder that is killed leaves what its bag is
             write_summary(bag.current_folder, summary)
@@ -183,8 +174,8 @@ class EpisodicWriter(StrategyWriter):
     def _finish(self, episode: Episode) -> None:
         """Complete the bag of an episode, or remove it. Raises OSError."""
         # an episode that was cut may go on, with a person, in another bag
-        is_whole = episode.summary.ended == Event.RUNS_NOT.value
-        if is_whole and self._rules.only_with_person and not episode.summary.has_person:
+        is_whole = episode.summary.ended == EpisodeEvent.RUNS_NOT.value
+        if is_whole and self.rules.only_with_person and not episode.summary.has_person:
             self.folder.discard(episode.bag)
             self.discarded += 1
             return

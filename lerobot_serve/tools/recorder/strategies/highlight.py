@@ -8,7 +8,6 @@ The writing thread, but for `save`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 import threading
 from typing import Any
 
@@ -16,44 +15,12 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import EdgeState, EpisodeOutcome, ExecutedAction
 from lerobot_serve.tools.bags.message import BagMessage, DIVERGENCE, OUTCOME
 from lerobot_serve.tools.bags.recording.writer import BagWriter
-from lerobot_serve.tools.recorder.options import default
 from lerobot_serve.tools.recorder.strategies.strategy_writer import (
     MemoryRing,
     read_report,
     SortedMessage,
     StrategyWriter,
 )
-
-
-class HighlightPhase(Enum):
-    """Whether a highlight of a robot is being written."""
-
-    WATCHING = 'watching'
-    WRITING = 'writing'
-
-
-class HighlightEvent(Enum):
-    """What happens to it."""
-
-    TRIGGER = 'trigger'
-    # the time after the last trigger is over
-    TIME_OVER = 'time over'
-
-
-class Act(Enum):
-    """What to do."""
-
-    NOTHING = 'nothing'
-    BEGIN = 'begin'
-    EXTEND = 'extend'
-    END = 'end'
-
-
-W, R = HighlightPhase.WATCHING, HighlightPhase.WRITING
-NEXT: dict[HighlightPhase, dict[HighlightEvent, tuple[HighlightPhase, Act]]] = {
-    W: {HighlightEvent.TRIGGER: (R, Act.BEGIN), HighlightEvent.TIME_OVER: (W, Act.NOTHING)},
-    R: {HighlightEvent.TRIGGER: (R, Act.EXTEND), HighlightEvent.TIME_OVER: (W, Act.END)},
-}
 
 
 @dataclass(slots=True)
@@ -110,22 +77,12 @@ RING_LIMIT_BYTES = 512 << 20
 BUTTON = 'button'
 
 
-@dataclass(frozen=True, slots=True)
-class HighlightRules:
-    """How much of before and after a trigger is kept [s], and which divergence is one."""
-
-    before_s: float = default('before')
-    after_s: float = default('after')
-    divergence_limit: float = 0.0
-    ring_limit_bytes: int = RING_LIMIT_BYTES
-
-
 @dataclass(slots=True)
 class _Robot:
     """The highlight of one robot."""
 
     triggers: Triggers
-    phase: HighlightPhase = HighlightPhase.WATCHING
+    # that is being written
     bag: BagWriter | None = None
     until_s: float = 0.0
     reasons: list[str] = field(default_factory=list)
@@ -134,10 +91,9 @@ class _Robot:
 class HighlightWriter(StrategyWriter):
     """See the module."""
 
-    def __init__(self, rules: HighlightRules, *common: Any, **options: Any) -> None:
+    def __init__(self, *common: Any, **options: Any) -> None:
         super().__init__(*common, **options)
-        self._rules = rules
-        self.ring = MemoryRing(rules.before_s, rules.ring_limit_bytes)
+        self.ring = MemoryRing(self.rules.before, RING_LIMIT_BYTES)
         self._robots: dict[str, _Robot] = {}
         self._button = threading.Event()
         self._last_ns = 0
@@ -150,7 +106,7 @@ class HighlightWriter(StrategyWriter):
         now_s, self._last_ns = self.clock(), message.message.stamp_ns
         for node in message.owners or ():
             if node not in self._robots and node in self.robots.robots:
-                self._robots[node] = _Robot(Triggers(self._rules.divergence_limit))
+                self._robots[node] = _Robot(Triggers(self.rules.divergence))
         self.ring.add(message, now_s)
         for node, robot in self._robots.items():
             if message.is_of(node):
@@ -158,7 +114,7 @@ class HighlightWriter(StrategyWriter):
                     self.write_into(robot.bag, message)
                 reason = robot.triggers.find(message.message) if message.owners else ''
                 if reason:
-                    self._on(HighlightEvent.TRIGGER, node, now_s, reason)
+                    self._trigger(node, now_s, reason)
 
     def poll(self) -> None:
         now_s = self.clock()
@@ -166,29 +122,29 @@ class HighlightWriter(StrategyWriter):
         if self._button.is_set():
             self._button.clear()
             for node in self._robots:
-                self._on(HighlightEvent.TRIGGER, node, now_s, BUTTON)
-        for node, robot in self._robots.items():
-            if robot.bag and now_s >= robot.until_s:
-                self._on(HighlightEvent.TIME_OVER, node, now_s)
+                self._trigger(node, now_s, BUTTON)
+        for robot in self._robots.values():
+            if now_s >= robot.until_s:
+                self._finish(robot)
 
     def end(self) -> None:
-        for node in self._robots:
-            self._on(HighlightEvent.TIME_OVER, node, self.clock())
+        for robot in self._robots.values():
+            self._finish(robot)
 
     def open_bags(self) -> list[BagWriter]:
         return [robot.bag for robot in self._robots.values() if robot.bag]
 
-    def _on(self, event: HighlightEvent, node: str, now_s: float, reason: str = '') -> None:
-        """Do what the table says. Raises OSError."""
+    def _trigger(self, node: str, now_s: float, reason: str) -> None:
+        """Begin a highlight, or extend the one that is being written. Raises OSError."""
         robot = self._robots[node]
-        robot.phase, act = NEXT[robot.phase][event]
-        if act in (Act.BEGIN, Act.EXTEND):
-            robot.until_s = now_s + self._rules.after_s
-            robot.reasons.append(reason)
-        if act is Act.BEGIN:
-            robot.bag = self._begin(node, reason)
-        elif act is Act.END and robot.bag:
-            bag, robot.bag = robot.bag, None
+        robot.until_s = now_s + self.rules.after
+        robot.reasons.append(reason)
+        robot.bag = robot.bag or self._begin(node, reason)
+
+    def _finish(self, robot: _Robot) -> None:
+        """Complete the highlight of a robot, if one is being written. Raises OSError."""
+        bag, robot.bag = robot.bag, None
+        if bag:
             reasons, robot.reasons = robot.reasons, []
             self.finish(bag)
             self.log(f'{bag.folder.name}: {", ".join(dict.fromkeys(reasons))}')

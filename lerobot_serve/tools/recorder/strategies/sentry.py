@@ -7,7 +7,6 @@ No message is lost between two slices. The oldest ones can be deleted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 import re
 import shutil
@@ -23,21 +22,11 @@ from lerobot_serve.tools.recorder.strategies.strategy_writer import (
 SLICE = re.compile(r'slice_(\d{6,9})_\d{8}-\d{6}(-\d+)?')
 
 
-@dataclass(frozen=True, slots=True)
-class SliceRules:
-    """When a slice ends, and how many whole ones stay; 0: no bound."""
-
-    size_bytes: int = 0
-    time_s: float = 0.0
-    keep: int = 0
-
-
 class SentryWriter(StrategyWriter):
     """See the module."""
 
-    def __init__(self, rules: SliceRules, *common: Any, **options: Any) -> None:
+    def __init__(self, *common: Any, **options: Any) -> None:
         super().__init__(*common, **options)
-        self._rules = rules
         self._bag: BagWriter | None = None
         self._begin_s = 0.0
         names = [SLICE.fullmatch(path.name) for path in self.folder.root.iterdir()]
@@ -47,11 +36,11 @@ class SentryWriter(StrategyWriter):
         if self._bag is None:
             self._bag = self._begin(message.message.stamp_ns)
         self.write_into(self._bag, message)
-        if 0 < self._rules.size_bytes <= self._bag.size_bytes:
+        if 0 < 1e6 * self.rules.slice_size <= self._bag.size_bytes:
             self.end()
 
     def poll(self) -> None:
-        if self._bag and 0 < self._rules.time_s <= self.clock() - self._begin_s:
+        if self._bag and 0 < self.rules.slice_time <= self.clock() - self._begin_s:
             self.end()
 
     def end(self) -> None:
@@ -72,11 +61,11 @@ class SentryWriter(StrategyWriter):
         return bag
 
     def _delete_old(self) -> None:
-        if not self._rules.keep:
+        if not self.rules.keep_slices:
             return
-        for folder in whole_slices(self.folder.root)[: -self._rules.keep]:
+        for folder in whole_slices(self.folder.root)[: -self.rules.keep_slices]:
             shutil.rmtree(folder, ignore_errors=True)
-            self.log(f'{folder.name} deleted: --keep-slices {self._rules.keep}')
+            self.log(f'{folder.name} deleted: --keep-slices {self.rules.keep_slices}')
 
 
 def whole_slices(root: Path) -> list[Path]:

@@ -20,6 +20,7 @@ from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.bags.service_events import is_service_event
 from lerobot_serve.tools.recorder.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.known_robots import KnownRobots
+from lerobot_serve.tools.recorder.options import RecordingRules
 
 # how late a message may be behind one that was sent after it
 REORDERED_NS = 2 * 10**9
@@ -110,11 +111,12 @@ class StrategyWriter(ABC):
         self,
         folder: BagFolder,
         robots: KnownRobots,
+        rules: RecordingRules,
         *,
         clock: Callable[[], float],
         log: Callable[[str], None],
     ) -> None:
-        self.folder, self.robots = folder, robots
+        self.folder, self.robots, self.rules = folder, robots, rules
         self.clock, self.log = clock, log
         self.topics: dict[str, BagTopic] = {}
         self.counts: Counter[str] = Counter()

@@ -16,8 +16,8 @@ from support.nodes.service_asking import ask
 from support.nodes.small_client import SmallClient
 from support.postgres.server import postgres_server
 
+from benchmarks.harness.processes import SHUTDOWN_LIMIT_S
 from lerobot_serve.ros import qos
-from lerobot_serve.tools.processes.node_processes import SHUTDOWN_LIMIT_S
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, RoutingDecision
 from lerobot_serve_interfaces.srv import ControlSlot, GetStatus, ReportOutcome
 

@@ -92,7 +92,7 @@ def test_what_was_converted_ahead_gives_the_same_dataset(
 
 @pytest.mark.parametrize('error', [DatasetError('two robots'), BagError('damage')])
 def test_bags_that_do_not_agree_are_left_to_their_round(tmp_path, monkeypatch, bags, error):
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise error
 
     out = tmp_path / 'dataset'

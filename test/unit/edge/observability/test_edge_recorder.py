@@ -316,8 +316,8 @@ def test_the_header_has_what_commands_are_judged_by(tmp_path):
     given = header['parameters']
     assert (given['client_id'], given['task'], given['max_action_age_s']) == ('arm', None, 3.0)
     bounds = read_bounds(given['limits'])
-    assert bounds.names[0] == 'shoulder_pan.pos'
-    assert bounds.step[0] > 0
+    assert bounds[0].name == 'shoulder_pan.pos'
+    assert bounds[0].step > 0
 
 
 # whatever comes in whatever order, each request has one end, and the audit agrees

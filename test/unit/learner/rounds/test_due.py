@@ -9,7 +9,6 @@ import pytest
 
 from lerobot_serve.learner.rounds.states import (
     due_event,
-    Event,
     Facts,
     FIRST_RETRY_S,
     has_to_stage,
@@ -18,6 +17,7 @@ from lerobot_serve.learner.rounds.states import (
     next_phase,
     Phase,
     retry_delay_s,
+    RoundEvent,
     TRANSITIONS,
     Unfinished,
 )
@@ -28,28 +28,28 @@ EVERY = [
 ]
 
 
-def reasons(facts: Facts) -> list[Event]:
+def reasons(facts: Facts) -> list[RoundEvent]:
     """Return why a round would begin, the strongest first."""
     found = []
     if facts.unfinished is Unfinished.TRAINED:
-        found.append(Event.TRAINED_BEFORE)
+        found.append(RoundEvent.TRAINED_BEFORE)
     if facts.is_asked:
-        found.append(Event.ASKED)
+        found.append(RoundEvent.ASKED)
     if facts.unfinished is Unfinished.BEGUN:
-        found.append(Event.UNFINISHED)
+        found.append(RoundEvent.UNFINISHED)
     if facts.has_enough:
-        found.append(Event.EPISODES)
+        found.append(RoundEvent.EPISODES)
     if facts.is_scheduled:
-        found.append(Event.SCHEDULE)
+        found.append(RoundEvent.SCHEDULE)
     if facts.has_to_stage:
-        found.append(Event.STAGE)
+        found.append(RoundEvent.STAGE)
     return found
 
 
 @pytest.mark.parametrize('facts', EVERY)
 def test_the_strongest_reason_counts(facts):
     if facts.is_paused:
-        expected = Event.PAUSE
+        expected = RoundEvent.PAUSE
     elif not facts.may_retry and not facts.is_asked:
         expected = None
     else:
@@ -83,8 +83,8 @@ def test_a_small_round_converts_all_of_its_episodes_itself(wanted):
     assert not any(has_to_stage(unstaged=new, new=new, wanted=wanted) for new in range(20))
 
 
-# rows are states in the order of Phase, columns events in the order of Event; W C T P and Z for
-# PAUSED, a dot for impossible
+# rows are states in the order of Phase, columns events in the order of RoundEvent; W C T P and Z
+# for PAUSED, a dot for impossible
 EXPECTED = """
 WAITING     C C C C P W . . . . . W Z W
 CONVERTING  . . . . . . W T . . W C Z C
@@ -102,7 +102,7 @@ LETTERS = {
 CELLS = [
     (Phase[name], event, letter)
     for name, *row in (line.split() for line in EXPECTED.strip().splitlines())
-    for event, letter in zip(Event, row, strict=True)
+    for event, letter in zip(RoundEvent, row, strict=True)
 ]
 
 
@@ -116,7 +116,7 @@ def test_each_cell(phase, event, letter):
 
 
 def test_every_combination_is_named():
-    assert len(CELLS) == len(Phase) * len(Event)
+    assert len(CELLS) == len(Phase) * len(RoundEvent)
     assert {(phase, event) for phase, event, letter in CELLS if letter != '.'} == set(TRANSITIONS)
 
 
@@ -127,4 +127,4 @@ def test_a_pause_never_leads_to_a_round_and_every_round_can_end():
         if phase is Phase.PAUSED and after not in (Phase.PAUSED, Phase.WAITING)
     ]
     for phase in (Phase.CONVERTING, Phase.TRAINING, Phase.PUBLISHING):
-        assert TRANSITIONS[phase, Event.FAILED] is Phase.WAITING
+        assert TRANSITIONS[phase, RoundEvent.FAILED] is Phase.WAITING

@@ -30,7 +30,7 @@ from lerobot_serve.learner.steps.lines import (
     TrainJob,
 )
 from lerobot_serve.learner.trainers.base import Progress
-from lerobot_serve.learner.versions import CanaryNews, Verdict
+from lerobot_serve.learner.versions import CanaryNews, PolicyVerdict
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_a_step_that_cannot_be_started_ends_no_learner(ready, phase):
         # the next step waits for the process of this one
         ready.step.is_hanging = True
     ready.refuses_to_start = True
-    ready.learner.requests.put(CanaryNews(Verdict.REJECTED, first, 'worse'))
+    ready.learner.requests.put(CanaryNews(PolicyVerdict.REJECTED, first, 'worse'))
     # behind it in the same turn
     ready.learner.requests.put(episode(9, ready.folder / 'bags'))
     ready.turn()

@@ -27,7 +27,7 @@ from lerobot_serve.learner.trainers.command import (
     Cause,
     CommandTrainer,
     ending_signal,
-    Verdict,
+    TrainingVerdict,
     verdict,
 )
 from lerobot_serve.learner.trainers.trainer_file import CommandOptions
@@ -223,14 +223,14 @@ def test_check_refuses_what_cannot_be_trained(tmp_path):
 
 
 EXPECTED = {
-    (Cause.BY_ITSELF, True, True): Verdict.POLICY,
-    (Cause.BY_ITSELF, True, False): Verdict.NO_RESULT,
-    (Cause.BY_ITSELF, False, True): Verdict.FAILED,
-    (Cause.BY_ITSELF, False, False): Verdict.FAILED,
-    (Cause.BUDGET, True, True): Verdict.POLICY,
-    (Cause.BUDGET, True, False): Verdict.TOO_LATE,
-    (Cause.BUDGET, False, True): Verdict.POLICY,
-    (Cause.BUDGET, False, False): Verdict.TOO_LATE,
+    (Cause.BY_ITSELF, True, True): TrainingVerdict.POLICY,
+    (Cause.BY_ITSELF, True, False): TrainingVerdict.NO_RESULT,
+    (Cause.BY_ITSELF, False, True): TrainingVerdict.FAILED,
+    (Cause.BY_ITSELF, False, False): TrainingVerdict.FAILED,
+    (Cause.BUDGET, True, True): TrainingVerdict.POLICY,
+    (Cause.BUDGET, True, False): TrainingVerdict.TOO_LATE,
+    (Cause.BUDGET, False, True): TrainingVerdict.POLICY,
+    (Cause.BUDGET, False, False): TrainingVerdict.TOO_LATE,
 }
 
 
@@ -238,8 +238,8 @@ EXPECTED = {
     ('cause', 'succeeded', 'has_result'), product(Cause, (True, False), (True, False))
 )
 def test_the_table_of_verdicts(cause, succeeded, has_result):
-    wanted = EXPECTED.get((cause, succeeded, has_result), Verdict.STOPPED)
-    assert (cause is Cause.STOP) == (wanted is Verdict.STOPPED)
+    wanted = EXPECTED.get((cause, succeeded, has_result), TrainingVerdict.STOPPED)
+    assert (cause is Cause.STOP) == (wanted is TrainingVerdict.STOPPED)
     assert verdict(cause, succeeded=succeeded, has_result=has_result) is wanted
 
 

@@ -15,10 +15,10 @@ from lerobot_serve.router.canary.plan import GuardLimits, Terms, WatchMinimum
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.canary.watch import (
     Champion,
-    Finding,
     is_complete,
     watch_action,
     WatchAction,
+    WatchFinding,
     WatchRecord,
 )
 
@@ -36,12 +36,12 @@ def promoted(minimum: WatchMinimum = MINIMUM, limits: GuardLimits | None = None)
     return world
 
 
-@pytest.mark.parametrize('row', product(Champion, Finding, (False, True)), ids=str)
+@pytest.mark.parametrize('row', product(Champion, WatchFinding, (False, True)), ids=str)
 def test_what_the_actions_may_be(row):
     """Roll back only to a champion that can take over, and pass only without a finding."""
     champion, finding, complete = row
     action = watch_action(champion, finding, is_complete=complete)
-    if finding is not Finding.NONE:
+    if finding is not WatchFinding.NONE:
         is_warm = champion is Champion.WARM
         assert action is (WatchAction.ROLL_BACK if is_warm else WatchAction.KEEP)
     else:

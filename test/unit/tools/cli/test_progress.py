@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from lerobot_serve.tools.cli import progress
-from lerobot_serve.tools.cli.conversion_progress import progress_text
+from lerobot_serve.tools.cli.progress import progress_text
 from lerobot_serve.tools.traces.query import TraceQuery
 from lerobot_serve.tools.traces.reader import ReportBytes
 from lerobot_serve.trace.format.schema import SCHEMA_VERSION, TraceError

@@ -90,9 +90,7 @@ def test_thinning_keeps_every_nth_row(sizes):
 
 
 def alike(parent: np.ndarray, candidate: np.ndarray) -> float:
-    found = TaskFigures()
-    found.add(shared_motion(parent, candidate))
-    return found.similarity
+    return shared_motion(parent, candidate).similarity
 
 
 def test_similarity_is_the_cosine_of_motions():

@@ -15,7 +15,7 @@ import pytest
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.gate.figures import GateFigures, TaskFigures
 from lerobot_serve.tools.gate.limits import GateLimits
-from lerobot_serve.tools.gate.motion import Latencies, PolicyMotion, SharedMotion
+from lerobot_serve.tools.gate.motion import Latencies, PolicyMotion
 from lerobot_serve.tools.gate.rules import (
     evaluate,
     Gate,
@@ -55,9 +55,7 @@ def task_of(
     parent: tuple[int, int] = (0, 0),
     candidate: tuple[int, int] = (0, 0),
 ) -> TaskFigures:
-    found = TaskFigures(parent=parent, candidate=candidate)
-    found.add(SharedMotion(chunks * cosine, chunks, chunks), chunks)
-    return found
+    return TaskFigures(chunks, chunks * cosine, chunks, chunks, parent, candidate)
 
 
 def figures(**changes: object) -> GateFigures:

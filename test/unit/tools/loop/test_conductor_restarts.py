@@ -10,7 +10,7 @@ from support.loop.played_fleet import events, finish_a_round, steps, V1, V2, V3,
 
 from lerobot_serve.tools.loop import observing
 from lerobot_serve.tools.loop.conductor import Conductor
-from lerobot_serve.tools.loop.decisions import Step
+from lerobot_serve.tools.loop.decisions import LoopStep
 from lerobot_serve.tools.loop.journal import Journal
 from lerobot_serve.tools.loop.settings import RETRY_S
 
@@ -19,14 +19,14 @@ from lerobot_serve.tools.loop.settings import RETRY_S
 def test_a_candidate_whose_server_starts_again_is_started_again(fleet, settings, conduct, phase):
     fleet.versions = [version(V2, V1)]
     conductor = conduct()
-    assert steps(conductor, 2) == [Step.GATE, Step.START]
+    assert steps(conductor, 2) == [LoopStep.GATE, LoopStep.START]
     fleet.phase, fleet.is_watched = phase, phase == 'promoted'
-    assert conductor.take_step() is Step.WAIT
+    assert conductor.take_step() is LoopStep.WAIT
     fleet.restart('b')
     # not at once: it may end again
-    assert conductor.take_step() is Step.WAIT
+    assert conductor.take_step() is LoopStep.WAIT
     fleet.now_s += RETRY_S
-    assert conductor.take_step() is Step.START
+    assert conductor.take_step() is LoopStep.START
     assert fleet.slots['b'] == V2
     assert 'candidate_lost' in events(settings)
 
@@ -34,7 +34,7 @@ def test_a_candidate_whose_server_starts_again_is_started_again(fleet, settings,
 def test_the_rollout_of_a_person_that_has_lost_its_candidate_waits(fleet, settings, conduct):
     fleet.versions = [version(V2, V1)]
     fleet.planned, fleet.phase = 'mine@00000000000000ff', 'waiting'
-    assert steps(conduct(), 2) == [Step.WAIT] * 2
+    assert steps(conduct(), 2) == [LoopStep.WAIT] * 2
     assert not fleet.ran
 
 
@@ -46,7 +46,7 @@ def test_a_champion_whose_server_starts_again_is_served_again(fleet, settings, c
     fleet.restart('a')
     # also by a conductor that has not seen it
     conductor = conduct()
-    assert steps(conductor, 2) == [Step.RESTORE, Step.WAIT]
+    assert steps(conductor, 2) == [LoopStep.RESTORE, LoopStep.WAIT]
     assert fleet.ran[-1] == ['swap', '/a/policy_server', V2, '--wait', '--yes']
     assert fleet.slots['a'] == V2
     assert 'restored' in events(settings)
@@ -54,11 +54,11 @@ def test_a_champion_whose_server_starts_again_is_served_again(fleet, settings, c
 
 def test_a_champion_is_known_also_if_its_finish_was_not_recorded(fleet, settings, conduct):
     fleet.versions, fleet.slots['a'] = [version(V2, V1)], V2
-    assert conduct().take_step() is Step.WAIT
+    assert conduct().take_step() is LoopStep.WAIT
     assert events(settings) == ['champion', 'idle', 'new_version', 'adopted']
     fleet.restart('a')
     conductor = conduct()
-    assert conductor.take_step() is Step.RESTORE
+    assert conductor.take_step() is LoopStep.RESTORE
     assert fleet.slots['a'] == V2
 
 
@@ -66,7 +66,7 @@ def test_a_restore_that_changes_nothing_is_not_repeated_without_a_pause(fleet, s
     finish_a_round(fleet, conduct(), V2, V1)
     fleet.restart('a')
     fleet.changes_nothing = True
-    assert steps(conduct(), 3) == [Step.RESTORE, Step.WAIT, Step.WAIT]
+    assert steps(conduct(), 3) == [LoopStep.RESTORE, LoopStep.WAIT, LoopStep.WAIT]
 
 
 def test_a_champion_that_was_rolled_back_is_not_served_again(fleet, settings, conduct):
@@ -75,17 +75,19 @@ def test_a_champion_that_was_rolled_back_is_not_served_again(fleet, settings, co
     fleet.phase, fleet.slots['b'] = 'rolled_back', V2
     conductor.take_step()
     fleet.restart('a')
-    assert steps(conductor, 2) == [Step.WAIT] * 2
+    assert steps(conductor, 2) == [LoopStep.WAIT] * 2
 
 
 def test_another_policy_that_a_person_put_into_slot_a_stays(fleet, settings, conduct):
     conductor = conduct()
     finish_a_round(fleet, conductor, V2, V1)
     fleet.slots['a'] = 'mine@00000000000000ff'
-    assert steps(conductor, 2) == [Step.WAIT] * 2
+    assert steps(conductor, 2) == [LoopStep.WAIT] * 2
 
 
-@pytest.mark.parametrize(('is_watched', 'step'), [(True, Step.RESTORE), (False, Step.FINISH)])
+@pytest.mark.parametrize(
+    ('is_watched', 'step'), [(True, LoopStep.RESTORE), (False, LoopStep.FINISH)]
+)
 def test_a_champion_to_go_back_to_is_served_again(fleet, settings, conduct, is_watched, step):
     """After the watch `finish` replaces it."""
     conductor = conduct()
@@ -113,10 +115,10 @@ def test_a_policy_of_the_start_that_a_person_changed_stays(
     monkeypatch.setattr(observing, 'fingerprint', lambda _: base)
     fleet.slots['a'] = base
     conductor = start(conduct())
-    assert conductor.take_step() is (Step.RESTORE if restores else Step.WAIT)
+    assert conductor.take_step() is (LoopStep.RESTORE if restores else LoopStep.WAIT)
     assert fleet.slots['a'] == (V2 if restores else base)
     # nor later
-    assert start(conduct()).take_step() is Step.WAIT
+    assert start(conduct()).take_step() is LoopStep.WAIT
 
 
 def test_a_journal_from_before_restores_its_champion(fleet, settings, conduct):
@@ -125,7 +127,7 @@ def test_a_journal_from_before_restores_its_champion(fleet, settings, conduct):
         journal.add('loop_started', text='store')
         journal.add('finished', V2)
     fleet.versions = [version(V2, V1)]
-    assert start(conduct()).take_step() is Step.RESTORE
+    assert start(conduct()).take_step() is LoopStep.RESTORE
 
 
 @pytest.mark.parametrize('phase', ['running', 'promoted'])
@@ -134,7 +136,7 @@ def test_a_version_that_a_person_resumed_counts_as_rolled_back_no_more(
 ):
     conductor = conduct()
     fleet.versions = [version(V2, V1)]
-    assert steps(conductor, 2) == [Step.GATE, Step.START]
+    assert steps(conductor, 2) == [LoopStep.GATE, LoopStep.START]
     fleet.phase = 'rolled_back'
     conductor.take_step()
     # its server starts again, and the plan waits: the rollback holds
@@ -142,11 +144,11 @@ def test_a_version_that_a_person_resumed_counts_as_rolled_back_no_more(
     conductor.take_step()
     assert 'tried_again' not in events(settings)
     fleet.phase, fleet.is_watched = phase, phase == 'promoted'
-    assert conductor.take_step() is Step.WAIT
+    assert conductor.take_step() is LoopStep.WAIT
     fleet.phase, fleet.is_watched = 'promoted', False
-    assert conductor.take_step() is Step.FINISH
+    assert conductor.take_step() is LoopStep.FINISH
     fleet.restart('a')
-    assert conductor.take_step() is Step.RESTORE
+    assert conductor.take_step() is LoopStep.RESTORE
     assert fleet.slots['a'] == V2
     assert events(settings).count('tried_again') == 1
 
@@ -154,9 +156,9 @@ def test_a_version_that_a_person_resumed_counts_as_rolled_back_no_more(
 def test_a_lost_candidate_that_was_deleted_does_not_stop_the_loop(fleet, settings, conduct):
     fleet.versions = [version(V2, V1)]
     conductor = conduct()
-    assert steps(conductor, 2) == [Step.GATE, Step.START]
+    assert steps(conductor, 2) == [LoopStep.GATE, LoopStep.START]
     fleet.restart('b')
     fleet.versions = [version(V3, V1)]
     fleet.now_s += RETRY_S
-    assert steps(conductor, 2) == [Step.GATE, Step.START]
+    assert steps(conductor, 2) == [LoopStep.GATE, LoopStep.START]
     assert fleet.slots['b'] == V3

@@ -17,13 +17,13 @@ from lerobot_serve.tools.loop.decisions import (
     Choice,
     choose,
     is_tried,
+    LoopStep,
     own_rollout,
+    RESTORING,
     Rollout,
     rollout_facts,
     RolloutFacts,
     server_to_restore,
-    SlotA,
-    Step,
     STEPS,
 )
 from lerobot_serve.tools.operate.fleet_state import RouterView
@@ -44,28 +44,25 @@ def router(
 
 
 def test_each_combination_has_a_step():
-    assert set(STEPS) == set(product(Rollout, SlotA, Candidate))
+    assert {rollout: set(row) for rollout, row in STEPS.items()} == {
+        rollout: set(Candidate) for rollout in Rollout
+    }
 
 
 def test_nothing_moves_without_a_router_in_a_trial_or_while_a_way_back_is_kept():
     for rollout in (Rollout.UNKNOWN, Rollout.ON_TRIAL, Rollout.WATCHED):
-        assert {STEPS[rollout, SlotA.SERVED, each] for each in Candidate} == {Step.WAIT}
+        assert set(STEPS[rollout].values()) == {LoopStep.WAIT}
 
 
 def test_a_version_starts_only_behind_its_gate():
-    starting = {state for state, step in STEPS.items() if step is Step.START}
-    assert starting == {
-        (rollout, SlotA.SERVED, Candidate.ADMITTED) for rollout in (Rollout.IDLE, Rollout.LOST)
-    }
+    for rollout, row in STEPS.items():
+        starting = [each for each, step in row.items() if step is LoopStep.START]
+        is_free = rollout in (Rollout.IDLE, Rollout.LOST)
+        assert starting == ([Candidate.ADMITTED] if is_free else [])
 
 
 def test_a_forgotten_champion_comes_first_but_not_in_the_midst_of_a_finish():
-    for rollout, candidate in product(Rollout, Candidate):
-        step = STEPS[rollout, SlotA.FORGOTTEN, candidate]
-        if rollout in (Rollout.IDLE, Rollout.ON_TRIAL, Rollout.LOST, Rollout.WATCHED):
-            assert step is Step.RESTORE
-        else:
-            assert step is STEPS[rollout, SlotA.SERVED, candidate] is not Step.RESTORE
+    assert set(Rollout) - RESTORING == {Rollout.UNKNOWN, Rollout.PROMOTED}
 
 
 def test_a_lost_candidate_of_a_person_is_theirs():
@@ -135,7 +132,7 @@ def test_a_router_of_a_later_version_and_an_empty_slot_are_unknown():
 def test_a_finish_that_left_slot_a_without_a_policy_goes_on():
     facts = rollout_facts(router(CanaryPhase.PROMOTED, a=''))
     assert facts.rollout is Rollout.PROMOTED
-    assert STEPS[facts.rollout, SlotA.SERVED, Candidate.NONE] is Step.FINISH
+    assert STEPS[facts.rollout][Candidate.NONE] is LoopStep.FINISH
     for is_watched, phase in ((True, CanaryPhase.PROMOTED), (False, CanaryPhase.RUNNING)):
         found = rollout_facts(router(phase, is_watched=is_watched, a=''))
         assert found.rollout is Rollout.UNKNOWN

@@ -100,7 +100,7 @@ def test_the_verb_prints_the_events_and_the_summary(tmp_path, capsys, monkeypatc
     assert printed[2] == ''
     assert f'champion: {V1}, unchanged' in printed
     assert main([*words, '--json']) == 0
-    shown = [json.loads(line)['event'] for line in capsys.readouterr().out.splitlines()]
-    assert shown == ['on_trial', 'rolled_back']
+    shown = json.loads(capsys.readouterr().out)['events']
+    assert [each['event'] for each in shown] == ['on_trial', 'rolled_back']
     assert main(['loop', 'history', '--folder', str(tmp_path / 'none')]) == 0
     assert 'nothing in the last 24 hours' in capsys.readouterr().out

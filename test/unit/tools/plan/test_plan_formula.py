@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import pytest
 from support.tools.plan_rig import fleet_demand
 
-from lerobot_serve.parameters import ParameterError
 from lerobot_serve.server.sessions.admission import Demand, max_robots, MAX_UTILIZATION
 from lerobot_serve.tools.plan.demand import apply_formula, ServiceTime
 
@@ -120,10 +119,3 @@ def test_a_server_that_measures_full_batches_admits_as_many(first_s, more, batch
     demand = Demand(1e-6, 2 * budget_s, 0.0)
     measured_s = service.request_time_s(batch)
     assert max_robots(measured_s, demand, batch, first_s) == max(1, planned)
-
-
-def test_a_further_request_costs_no_more_than_the_first():
-    with pytest.raises(
-        ParameterError, match=r'not take longer than a single one \(10 ms\), got 20'
-    ):
-        ServiceTime(0.01, 0.02)

@@ -13,7 +13,7 @@ from support.paths import REPOSITORY
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.plan.options import ALL_OPTIONS, TIER_OPTIONS
+from lerobot_serve.tools.plan.command import ALL_OPTIONS, TIER_OPTIONS
 from lerobot_serve.tools.plan.tiers import judge, parse_tier, Tier, tiers_report
 
 PAGE = (REPOSITORY / 'docs' / 'plan.md').read_text()
@@ -95,6 +95,6 @@ def test_the_command(capsys):
 
 @pytest.mark.parametrize('option', [o for o in ALL_OPTIONS if o.name not in TIER_OPTIONS], ids=str)
 def test_an_option_without_effect_on_tiers_is_refused(capsys, option):
-    value = option.kind(option.low if option.default != option.low else option.high)
-    assert main(['plan', '--tier', 'robot:4', option.name, str(value)]) == 2
-    assert f'{option.name} must not be given with --tier' in capsys.readouterr().err
+    value = next(each for each in option.argument.bounds if each != option.default)
+    assert main(['plan', '--tier', 'robot:4', option.flags[0], str(value)]) == 2
+    assert f'{option.flags[0]} must not be given with --tier' in capsys.readouterr().err

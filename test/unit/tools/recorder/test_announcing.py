@@ -21,7 +21,7 @@ from lerobot_serve.experience.recorded_episode import decode_recorded
 from lerobot_serve.experience.scanning import episodes_in
 from lerobot_serve.tools.recorder import announcer as announcer_module
 from lerobot_serve.tools.recorder.announcer import EpisodeAnnouncer, WholeBags
-from lerobot_serve.tools.recorder.strategies.episodic import EpisodeRules
+from lerobot_serve.tools.recorder.options import RecordingRules
 
 
 class Listener:
@@ -163,7 +163,7 @@ def test_a_start_announces_the_newest(tmp_path, monkeypatch):
 
 
 def test_an_episode_that_dagger_removes_is_not_announced(tmp_path):
-    recording = RecorderRig(tmp_path, EpisodeRules(only_with_person=True))
+    recording = RecorderRig(tmp_path, RecordingRules(only_with_person=True))
     listener = Listener(recording.writer.whole_bags)
     recording.run('alone')
     recording.report('')

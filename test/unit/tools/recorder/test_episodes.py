@@ -14,9 +14,12 @@ from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.tools.bags.message import EDGE_STATE, EXECUTED, TEXT_TYPE
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.recorder.strategies.episode import Event, NEXT, Phase, RUNNING
-from lerobot_serve.tools.recorder.strategies.episodic import (
-    EpisodeRules,
+from lerobot_serve.tools.recorder.options import RecordingRules
+from lerobot_serve.tools.recorder.strategies.episode import (
+    EpisodeEvent,
+    EpisodePhase,
+    NEXT,
+    RUNNING,
 )
 
 OUTCOME_TYPE = 'lerobot_serve_interfaces/msg/EpisodeOutcome'
@@ -31,7 +34,7 @@ def rig(tmp_path):
 
 @pytest.fixture
 def dagger(tmp_path):
-    rig = RecorderRig(tmp_path / 'bags', EpisodeRules(only_with_person=True))
+    rig = RecorderRig(tmp_path / 'bags', RecordingRules(only_with_person=True))
     yield rig
     rig.writer.close()
 
@@ -46,27 +49,27 @@ def intervals(bag) -> dict:
 
 def test_the_table_has_every_event_in_every_phase():
     assert {phase: set(events) for phase, events in NEXT.items()} == {
-        phase: set(Event) for phase in Phase
+        phase: set(EpisodeEvent) for phase in EpisodePhase
     }
 
 
-@given(st.lists(st.sampled_from(Event)))
+@given(st.lists(st.sampled_from(EpisodeEvent)))
 def test_a_closed_episode_stays_closed_and_an_ended_one_never_runs(events):
-    phase = Phase.RUNNING
+    phase = EpisodePhase.RUNNING
     for event in events:
         before, phase = phase, NEXT[phase][event]
-        assert before is not Phase.CLOSED or phase is Phase.CLOSED
+        assert before is not EpisodePhase.CLOSED or phase is EpisodePhase.CLOSED
         assert before in RUNNING or phase not in RUNNING
-        if event is Event.GONE:
-            assert phase is Phase.CLOSED
+        if event is EpisodeEvent.GONE:
+            assert phase is EpisodePhase.CLOSED
 
 
-@pytest.mark.parametrize('phase', [Phase.ENDED, Phase.RUNNING])
+@pytest.mark.parametrize('phase', [EpisodePhase.ENDED, EpisodePhase.RUNNING])
 def test_only_an_outcome_or_time_completes(phase):
-    end = [Event.RUNS_NOT, Event.OUTCOME, Event.SETTLED]
+    end = [EpisodeEvent.RUNS_NOT, EpisodeEvent.OUTCOME, EpisodeEvent.SETTLED]
     for event in end:
         phase = NEXT[phase][event]
-    assert phase is Phase.CLOSED
+    assert phase is EpisodePhase.CLOSED
 
 
 def test_each_episode_is_a_bag_of_its_own(rig):

@@ -17,14 +17,10 @@ from support.tools.recorder_rig import (
 )
 
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED
+from lerobot_serve.tools.recorder.options import RecordingRules
 from lerobot_serve.tools.recorder.strategies.highlight import (
-    Act,
-    HighlightEvent,
-    HighlightPhase,
-    HighlightRules,
     HighlightWriter,
     MemoryRing,
-    NEXT,
     Triggers,
 )
 from lerobot_serve.tools.recorder.strategies.strategy_writer import SortedMessage
@@ -34,7 +30,7 @@ OUTCOME_TYPE = 'lerobot_serve_interfaces/msg/EpisodeOutcome'
 
 @pytest.fixture
 def rig(tmp_path):
-    rig = RecorderRig(tmp_path, HighlightRules(before_s=2.0, after_s=1.0), HighlightWriter)
+    rig = RecorderRig(tmp_path, RecordingRules(before=2.0, after=1.0), HighlightWriter)
     yield rig
     rig.writer.close()
 
@@ -46,13 +42,6 @@ def sorted_message(data: bytes, owners=None) -> SortedMessage:
 def reasons(*found: tuple[str, bytes]) -> list[str]:
     triggers = Triggers()
     return [triggers.find(BagMessage('/x/y', kind, 1, raw)) for kind, raw in found]
-
-
-def test_the_table_has_every_event_in_every_phase():
-    for phase in HighlightPhase:
-        assert set(NEXT[phase]) == set(HighlightEvent)
-    acts = {act for events in NEXT.values() for _, act in events.values()}
-    assert acts == set(Act)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 400)), max_size=60))

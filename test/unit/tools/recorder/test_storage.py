@@ -31,11 +31,8 @@ from lerobot_serve.tools.bags.recording.metadata import (
 from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.bag_folder import BagFolder
-from lerobot_serve.tools.recorder.options import STRATEGIES
+from lerobot_serve.tools.recorder.options import RecordingRules, STRATEGIES
 from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
-from lerobot_serve.tools.recorder.strategies.episodic import (
-    EpisodeRules,
-)
 
 TOPIC = BagTopic('/a', 'std_msgs/msg/String')
 WRITE = 'lerobot_serve.tools.bags.recording.writer.os.write'
@@ -291,8 +288,8 @@ def test_a_kill_during_the_recovery_changes_nothing(tmp_path, monkeypatch, faili
 def test_a_recorder_of_any_strategy_keeps_a_cut_episode_of_another(tmp_path, strategy):
     record(tmp_path).kill()
     lines: list[str] = []
-    rules = EpisodeRules(only_with_person=True)
-    make_writer(RecorderSettings(tmp_path, strategy, episodes=rules), lines.append).close()
+    rules = RecordingRules(only_with_person=True)
+    make_writer(RecorderSettings(tmp_path, strategy, rules=rules), lines.append).close()
     (line,) = lines
     assert line.endswith('was cut by the end of its recorder; completed')
     assert len(bags(tmp_path)) == 2

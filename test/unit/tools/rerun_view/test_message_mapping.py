@@ -21,9 +21,9 @@ from lerobot_serve.tools.bags.message import BagMessage, OBSERVATION
 from lerobot_serve.tools.rerun_view import joint_values, message_mapping, robot_mapping
 from lerobot_serve.tools.rerun_view.entries import (
     Entry,
-    Event,
     Frame,
     Level,
+    LogLine,
     path_part,
     Scalar,
     State,
@@ -349,7 +349,7 @@ def test_routers_and_rollouts_have_states_of_their_own():
     assert values(entries, 'states', 'rollout', root=root) == ['running', 'rolled_back']
     assert values(entries, 'evidence', 'worse_log10', root=root) == [0.5, 0.5]
     assert 'rollout rolled_back: it is worse' in events(entries, root)
-    clocks = {e.times.clock for e in entries if not isinstance(e.value, Event)}
+    clocks = {e.times.clock for e in entries if not isinstance(e.value, LogLine)}
     assert clocks == {'clock of policy_router'}
 
 
@@ -449,11 +449,11 @@ def test_events_have_no_clock_of_a_machine():
 
 
 def test_events_have_levels():
-    assert Event('x').level is Level.INFO
+    assert LogLine('x').level is Level.INFO
     scene = Scene()
     scene.execute([0.0], cage='stopped', reason='NaN')
     (event,) = [e for e in values(mapped(scene), 'events') if e.text.startswith('cage')]
-    assert event == Event('cage: stopped: NaN', Level.ERROR)
+    assert event == LogLine('cage: stopped: NaN', Level.ERROR)
 
 
 @settings(max_examples=75, deadline=None)

@@ -22,7 +22,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.tools.rerun_view import destinations
-from lerobot_serve.tools.rerun_view.entries import Entry, Layout, Scalar, Times
+from lerobot_serve.tools.rerun_view.entries import Entry, Scalar, Times, ViewLayout
 
 LIMIT_S = 60.0
 ROOM = 'lerobot_serve.tools.rerun_view'
@@ -91,7 +91,7 @@ def test_a_viewer_that_ends_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(destinations, 'CHECK_S', 0.05)
     with viewer(tmp_path / 'received.rrd') as (url, process):
         sink = destinations.open_sink('x', save=None, viewer=url, window_s=0.0, is_live=True)
-        layout = Layout()
+        layout = ViewLayout()
         path = ('robots', 'a', 'queue', 'x')
         layout.add(path)
         sink.show([Entry(path, Scalar(1.0), Times(1))], layout)

@@ -280,7 +280,7 @@ def test_what_is_no_bag_is_one_sentence(tmp_path, capsys, name, said):
 
 
 def test_an_interrupted_view_of_a_bag_is_a_whole_file(tmp_path):
-    """`stop_on_signals` asks after each message; a signal in a process: test/ros/tools."""
+    """`is_stopped` is asked after each message; a signal in a process: test/ros/tools."""
     bag = Bag(write(tmp_path / 'bag', episode().messages))
     file = tmp_path / 'view.rrd'
     mapping = MessageMapping()

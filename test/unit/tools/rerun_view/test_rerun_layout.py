@@ -8,7 +8,7 @@ from support.tools.rerun_rig import Scene
 
 from lerobot_serve.tools.bags.message import CHUNK, EDGE_STATE, EXECUTED, OBSERVATION
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION
-from lerobot_serve.tools.rerun_view.entries import GROUP_LIMIT, joint_groups, Layout, Times
+from lerobot_serve.tools.rerun_view.entries import GROUP_LIMIT, joint_groups, Times, ViewLayout
 from lerobot_serve.tools.rerun_view.joint_values import LANES, PlanLanes
 from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
 from lerobot_serve.tools.rerun_view.message_view import LiveTopics
@@ -32,7 +32,7 @@ def test_joints_are_grouped_by_side_and_number():
 
 
 def test_a_layout_changes_with_new_parts_only():
-    layout = Layout()
+    layout = ViewLayout()
     for path, version in (
         (('robots', 'r', 'queue', 'x'), 1),
         (('robots', 'r', 'states', 'y'), 1),
@@ -69,9 +69,8 @@ def test_points_are_gathered_by_curve_and_timelines():
         CurveKey(a, 'clock', False),
         CurveKey(b, '', False),
     }
-    both = found[CurveKey(a, 'clock', True)]
-    assert (both.time_ns, both.stamp_ns, both.control_steps) == ([1, 3], [10, 30], [3, 4])
-    assert both.values == [1.0, 3.0]
+    both = [(1.0, Times(1, 'clock', 10, 3)), (3.0, Times(3, 'clock', 30, 4))]
+    assert found[CurveKey(a, 'clock', True)] == both
     assert not dict(batches.take())
     for _ in range(POINTS_LIMIT):
         assert not batches.is_full

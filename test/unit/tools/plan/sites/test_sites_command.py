@@ -10,7 +10,7 @@ import pytest
 from support.paths import REPOSITORY
 
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.plan.options import SITE_OPTIONS
+from lerobot_serve.tools.plan.command import SITE_OPTIONS
 
 PAGE = (REPOSITORY / 'docs' / 'plan.md').read_text()
 SMALL = ('plan', '--robots', '12', '--inference-ms', '150', '--rate-hz', '1', '--seconds', '20')
@@ -30,8 +30,8 @@ def test_one_site_alone_is_the_plan_of_a_fleet(capsys):
 @pytest.mark.parametrize('option', SITE_OPTIONS, ids=lambda option: option.name)
 def test_each_option_has_an_effect(capsys, option):
     usual = printed(capsys, '--sites', '2', '--json')
-    given = {'--sites': '3', '--routers': '3', '--episode-s': '7'}.get(option.name, '0.5')
-    assert printed(capsys, '--sites', '2', option.name, given, '--json') != usual
+    given = {'sites': '3', 'routers': '3', 'episode_s': '7'}.get(option.name, '0.5')
+    assert printed(capsys, '--sites', '2', option.flags[0], given, '--json') != usual
 
 
 def test_one_site_with_routers_is_a_plan_of_sites(capsys):
