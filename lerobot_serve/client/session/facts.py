@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from lerobot_serve.client.results import GatewayAgreement, PolicyInfo
+from lerobot_serve.client.results import GatewayAgreement, NO_CAGE, PolicyInfo
 from lerobot_serve.client.session.inputs import ObservationCheck
 from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.settings import checked_timeout
@@ -70,11 +70,21 @@ class SessionFacts:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is worth reading before the first prediction."""
-        return self._plans.state.warnings
+        state = self._plans.state
+        agreement = state.agreement
+        warnings = (NO_CAGE, *(agreement.warnings if agreement else ()))
+        if agreement is None or not state.keeps_history:
+            return warnings
+        return (
+            *warnings,
+            f'the policy takes {agreement.observation_steps} observations in each request, '
+            f'{agreement.observation_stride_steps} control steps apart: call observe() at each '
+            'control step without a prediction',
+        )
 
     @property
     def episode_id(self) -> str:
-        return self._plans.state.episode_id
+        return self._plans.state.machine.episode_id
 
     @property
     def counts(self) -> dict[str, int]:
@@ -82,10 +92,10 @@ class SessionFacts:
         Counted since the session was opened: requests sent, sessions opened (1 unless the server
         was away), requests superseded here, and dropped messages by reason.
         """
-        state, turns = self._plans.state, self._plans.turns
+        state = self._plans.state
         return {
             'requests': state.requests_sent,
             'sessions': state.sessions_opened,
-            'superseded': turns.superseded,
-            **{f'dropped_{reason}': count for reason, count in turns.dropped.items()},
+            'superseded': state.superseded,
+            **{f'dropped_{reason}': count for reason, count in state.dropped.items()},
         }

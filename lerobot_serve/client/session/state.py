@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one session knows: its numbers, its episode, its history, what was agreed. Any thread."""
+"""
+What one session knows: its machine and turns, its episode and history, what was agreed.
+
+Any thread calls any method; a thread of the link delivers replies. Nothing here waits: each change
+of a turn sets its signal, and its owner looks at the turn again.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 import secrets
@@ -10,9 +16,9 @@ import threading
 
 import numpy as np
 
-from lerobot_serve.client.errors import AWAIT_EACH, Superseded
-from lerobot_serve.client.results import NO_CAGE
+from lerobot_serve.client.errors import AWAIT_EACH, ClientClosed, Superseded
 from lerobot_serve.client.session.inputs import ObservationHistory, Observed
+from lerobot_serve.client.steps import Waker
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
@@ -20,8 +26,12 @@ from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.records import CameraSpec, OpenSessionResponse, ResetEpisodeRequest
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.services.session import SessionRequest
-from lerobot_serve.session.numbers import SessionNumbers
+from lerobot_serve.session.machine import ReplyDropped, SessionMachine, State
+from lerobot_serve.session.numbers import LATE_CHUNK
+from lerobot_serve.session.turns import Turns
 
+# the name of LATE_CHUNK in the counts of a session
+LATE_REPLY = 'late_reply'
 # why a request of an earlier episode is superseded
 EPISODE_ENDED = 'its episode ended'
 
@@ -45,53 +55,63 @@ class SessionSettings:
     instance: int = field(default_factory=lambda: secrets.randbits(63))
 
 
+@dataclass(slots=True, eq=False)
+class Turn:
+    """
+    One call, owned by its caller.
+
+    superseded  why it ended without a reply, empty while it may have one
+    reply       the bytes of the reply to its last request, and when they arrived
+    """
+
+    signal: Waker
+    superseded: str = ''
+    reply: tuple[bytes, int] | None = None
+
+
 class SessionState:
-    """See the module. `is_open` and `why_lost` are read without the lock."""
+    """
+    See the module. `machine` and `turns` are read without the lock. `dropped` counts the messages
+    that no turn waits for, by reason.
+    """
 
     def __init__(self, settings: SessionSettings) -> None:
         self.settings = settings
         self.agreement: OpenSessionResponse | None = None
-        self.is_open = False
-        # why there is no session, from the server; empty while nothing is known
-        self.why_lost = ''
-        self.sessions_opened = self.requests_sent = 0
+        self.machine = SessionMachine[Turn](settings.client_id)
+        self.machine.begin_episode()
+        self.turns = Turns[Turn]()
+        self.dropped: Counter[str] = Counter()
+        self.superseded = self.sessions_opened = self.requests_sent = 0
         # the request of the session that was requested last
         self.last_request: SessionRequest | None = None
-        self._lock = threading.Lock()
-        self._numbers, self._task = SessionNumbers(settings.client_id), settings.task
-        self._numbers.begin_episode()
+        self._lock, self._task = threading.Lock(), settings.task
         self._history = ObservationHistory(1, 1)
         self._last_fingerprint = ''
 
     @property
-    def episode_id(self) -> str:
-        return self._numbers.episode_id
+    def is_closed(self) -> bool:
+        """Whether nothing is requested any more."""
+        return self.machine.state is State.ENDED
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What is worth reading before the first prediction."""
-        agreement = self.agreement
-        if agreement is None:
-            return (NO_CAGE,)
-        if not self.keeps_history:
-            return (NO_CAGE, *agreement.warnings)
-        return (
-            NO_CAGE,
-            *agreement.warnings,
-            f'the policy takes {agreement.observation_steps} observations in each request, '
-            f'{agreement.observation_stride_steps} control steps apart: call observe() at each '
-            'control step without a prediction',
-        )
+    def check_usable(self) -> None:
+        """Raise ClientClosed for a session that has ended."""
+        if self.is_closed:
+            raise ClientClosed('the session is closed', 'open another one')
 
     @property
     def keeps_history(self) -> bool:
         """Whether an observation is sent with later ones, too."""
         return self.agreement is not None and self.agreement.observation_steps > 1
 
+    # the session
+
     def next_session_request(self, reply_topic: Callable[[int], str]) -> SessionRequest:
-        """Return the request of another session."""
+        """Return the request of another session. Raises ClientClosed."""
         with self._lock:
-            epoch, given = self._numbers.next_session_epoch(), self.settings
+            # it may have waited for a thread
+            self.check_usable()
+            epoch, given = self.machine.next_session_epoch(), self.settings
             self.last_request = SessionRequest(
                 client_id=given.client_id,
                 instance=given.instance,
@@ -110,46 +130,126 @@ class SessionState:
             )
             return self.last_request
 
-    def begin_session(self, agreement: OpenSessionResponse) -> None:
-        """Use the session that was requested last."""
+    def opened(self, request: SessionRequest, agreement: OpenSessionResponse) -> bool:
+        """Use a session; return False for one that nobody uses."""
         with self._lock:
-            self.agreement, self.is_open, self.why_lost = agreement, True, ''
+            if not self.machine.opened(request.session_epoch, agreement.schema_version):
+                return False
+            self.agreement = agreement
             self.sessions_opened += 1
-            self._numbers.begin_session(agreement.schema_version)
             steps, stride_steps = agreement.observation_steps, agreement.observation_stride_steps
             self._history = self._history.resized(max(1, steps), max(1, stride_steps))
+            return True
 
-    def end_session(self, why: str) -> None:
+    def failed(self, request: SessionRequest, why: str, *, was_refused: bool = False) -> None:
+        """Note that a session was not opened; of one that was refused there is none to close."""
+        with self._lock:
+            self.machine.failed(request.session_epoch, why)
+            if was_refused and request is self.last_request:
+                self.last_request = None
+
+    def lost(self, why: str) -> None:
         """The server has no session of this client any more."""
-        self.is_open, self.why_lost = False, why
+        with self._lock:
+            self.machine.lost(why)
+
+    def server_changed(self, loss: str = '') -> None:
+        """Wake the turn that runs: its server went away, with its request, or is back."""
+        with self._lock:
+            if loss:
+                self.machine.lost(loss)
+                self.machine.release()
+            if self.turns.running:
+                self.turns.running.signal.set()
+
+    def end(self) -> None:
+        """Request nothing more; both turns wake and leave."""
+        with self._lock:
+            self.machine.end()
+            self._supersede_all('the session was closed')
+
+    # turns
+
+    def enter(self, signal: Waker, observed: Observed | None = None) -> Turn:
+        """
+        Return a new turn, for an observation if it is given: it runs, or waits and replaces the
+        one that waited.
+        """
+        turn = Turn(signal)
+        with self._lock:
+            if observed:
+                self._history.add(observed)
+            replaced = self.turns.enter(turn)
+            if replaced:
+                self._supersede(replaced, 'a newer request of this session replaced it')
+        return turn
+
+    def leave(self, turn: Turn) -> None:
+        """End a turn, whatever its result; the waiting one runs."""
+        with self._lock:
+            if turn is self.turns.running:
+                self.machine.release()
+            following = self.turns.leave(turn)
+            if following:
+                following.signal.set()
+
+    def check_turn(self, turn: Turn) -> None:
+        """Raise Superseded or ClientClosed for a turn that has ended."""
+        if turn.superseded:
+            self.check_usable()
+            raise Superseded(turn.superseded, AWAIT_EACH)
+
+    def supersede(self, signal: Waker, reason: str) -> None:
+        """End the turns of one signal; they wake and leave."""
+        with self._lock:
+            self._supersede_all(reason, signal)
+
+    def _supersede_all(self, reason: str, signal: Waker | None = None) -> None:
+        for turn in (self.turns.running, self.turns.waiting):
+            if turn and signal in (None, turn.signal):
+                self._supersede(turn, reason)
+
+    def _supersede(self, turn: Turn, reason: str) -> None:
+        """With the lock."""
+        if turn is self.machine.in_flight:
+            self.machine.release()
+        self.superseded += not turn.superseded
+        turn.superseded = turn.superseded or reason
+        turn.signal.set()
+
+    # requests and replies
 
     def begin_episode(self, task: str | None, episode_id: str) -> str:
-        """Begin the next episode; return its id."""
+        """End the episode, and both turns; begin the next one, return its id."""
         with self._lock:
+            self.check_usable()
             self._task = self.settings.task if task is None else task
             self._history.clear()
-            self._numbers.begin_episode(episode_id)
-            return self.episode_id
+            self.machine.begin_episode(episode_id)
+            self._supersede_all(EPISODE_ENDED)
+            return self.machine.episode_id
 
     def reset_request(self) -> ResetEpisodeRequest:
         """Return the announcement of the present episode."""
         with self._lock:
-            return self._numbers.reset_request()
+            return self.machine.reset_request()
 
     def observe(self, observed: Observed) -> None:
         """Add the observation of a control step."""
         with self._lock:
             self._history.add(observed)
 
-    def next_observation(self, task: str | None, now_ns: int) -> Observation:
-        """Return a request of the newest observation. Raises Unencodable and Superseded."""
+    def next_observation(self, turn: Turn, task: str | None, now_ns: int) -> Observation:
+        """
+        Return a request of the newest observation. Raises Unencodable, Superseded and
+        ClientClosed.
+        """
         with self._lock:
+            # its session may have taken seconds to open: the episode may have ended meanwhile
+            self.check_turn(turn)
             assert self.agreement
-            rows, episode_id = self._history.rows(), self.episode_id
-            if not rows:
-                # another thread began the next episode after this one had observed
-                raise Superseded(EPISODE_ENDED, AWAIT_EACH)
-            header = self._numbers.next_header(now_ns)
+            rows, episode_id = self._history.rows(), self.machine.episode_id
+            header = self.machine.next_header(now_ns)
             task = self._task if task is None else task
             codec = Codec(self.agreement.codec)
         return Observation(
@@ -161,10 +261,32 @@ class SessionState:
             task=task,
         )
 
-    def on_sent(self) -> None:
-        """Count a request."""
+    def sent(self, turn: Turn) -> bool:
+        """Await the reply to the last request; False if turn or session has ended meanwhile."""
         with self._lock:
-            self.requests_sent += 1
+            turn.reply = None
+            runs = turn is self.turns.running and not turn.superseded
+            if runs and self.machine.is_open:
+                self.machine.sent(turn)
+                self.requests_sent += 1
+            return turn is self.machine.in_flight
+
+    def on_reply(self, header: Header, raw: bytes, arrived_ns: int) -> None:
+        """Deposit a reply; one that no turn waits for is counted."""
+        with self._lock:
+            try:
+                turn = self.machine.take(header)
+            except ReplyDropped as dropped:
+                is_late = self.machine.in_flight is None or dropped.reason == LATE_CHUNK
+                self.dropped[LATE_REPLY if is_late else dropped.reason] += 1
+            else:
+                turn.reply = raw, arrived_ns
+                turn.signal.set()
+
+    def drop(self, reason: str) -> None:
+        """Count a message that is not a reply."""
+        with self._lock:
+            self.dropped[reason] += 1
 
     def on_chunk(self, header: Header, fingerprint: str) -> bool:
         """
@@ -172,8 +294,8 @@ class SessionState:
         whether the chunk before was of another policy.
         """
         with self._lock:
-            if not self._numbers.mismatch(header):
-                self._numbers.awaits_start = False
+            if not self.machine.mismatch(header):
+                self.machine.awaits_start = False
             before, self._last_fingerprint = self._last_fingerprint, fingerprint
         return bool(before) and before != fingerprint
 

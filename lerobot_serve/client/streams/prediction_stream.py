@@ -41,5 +41,5 @@ class PredictionStream(Stream, Closing, Iterator[Prediction]):
     def close(self) -> None:
         """End the thread; a request in flight is given up."""
         self._latest.close()
-        self._plans.turns.end(self._signal, 'the stream was closed')
+        self._plans.state.supersede(self._signal, 'the stream was closed')
         self._worker.join()

@@ -77,7 +77,7 @@ async def test_a_cancelled_waiting_call_is_never_sent(server):
         first = asyncio.create_task(session.predict((1, 1), IMAGES))
         await until(lambda: server.held)
         second = asyncio.create_task(session.predict((2, 2), IMAGES))
-        await until(lambda: session._plans.turns._waiting)
+        await until(lambda: session._plans.state.turns.waiting)
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
@@ -277,7 +277,7 @@ async def test_a_cancelled_close_is_completed_by_the_next_one(server):
         slow = Slow(lambda: None)
         waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
         closing = asyncio.create_task(session.close())
-        await until(lambda: session._plans.is_closed)
+        await until(lambda: session._plans.state.is_closed)
         await cancelled(closing)
         slow.may_end.set()
         for each in waiting:
@@ -309,7 +309,7 @@ async def test_an_observation_is_that_of_the_moment_of_the_call(server):
         session = await client.open()
         buffer = np.zeros((4, 6, 3), np.uint8)
         predicting = asyncio.create_task(session.predict((1, 1), {CAMERAS[0].name: buffer}))
-        await until(lambda: session._plans.turns._in_flight)
+        await until(lambda: session._plans.state.turns.running)
         observed, _ = session._plans.state._history.rows()[0]
         assert observed.frames[CAMERAS[0].name] is not buffer
         await predicting

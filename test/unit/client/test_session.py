@@ -173,7 +173,7 @@ def test_of_three_calls_one_is_in_flight_and_the_newest_waits(server, session):
     first = in_thread(lambda: session.predict((1, 1), IMAGES))
     wait_until(lambda: len(server.held) == 1, 'the first is sent')
     second = in_thread(lambda: session.predict((2, 2), IMAGES))
-    wait_until(lambda: session._plans.turns._waiting, 'the second waits')
+    wait_until(lambda: session._plans.state.turns.waiting, 'the second waits')
     third = in_thread(lambda: session.predict((3, 3), IMAGES))
     second[0].join()
     assert isinstance(second[1][0], Superseded)
@@ -264,14 +264,14 @@ def test_an_observation_of_another_episode_is_not_sent(server, session, monkeypa
     with pytest.raises(Superseded, match='its episode ended'):
         session.predict(STATE, IMAGES)
     assert not server.observations
-    assert session._plans.state._numbers.seq == 0
+    assert session._plans.state.machine.seq == 0
 
 
 def test_a_server_that_comes_back_costs_time_and_no_error(server, session):
     session.predict(STATE, IMAGES)
     server.go()
     thread, results = in_thread(lambda: session.predict((7, 7), IMAGES))
-    wait_until(lambda: session._plans.turns._in_flight, 'it waits for the server')
+    wait_until(lambda: session._plans.state.turns.running, 'it waits for the server')
     server.come_back()
     thread.join()
     assert results[0].actions[0, 0] == 7
@@ -495,10 +495,10 @@ def test_a_close_that_was_interrupted_is_completed_by_the_next_one(server, clien
     def interrupted(*_) -> None:
         raise KeyboardInterrupt
 
-    session._plans.turns.end_all = interrupted
+    session._plans.state.end = interrupted
     with pytest.raises(KeyboardInterrupt):
         session.close()
-    del session._plans.turns.end_all
+    del session._plans.state.end
     session.close()
     session.close()
     assert len(server.closed) == 1

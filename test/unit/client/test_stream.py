@@ -125,7 +125,7 @@ def test_a_closed_stream_leaves_the_predictions_of_others(server, session):
         other, results = in_thread(lambda: session.predict((1, 1), IMAGES))
         wait_until(lambda: server.held, 'it is sent')
         stream.put((2, 2), IMAGES)
-        wait_until(lambda: session._plans.turns._waiting, 'that of the stream waits')
+        wait_until(lambda: session._plans.state.turns.waiting, 'that of the stream waits')
     server.answer()
     other.join()
     assert len(results[0]) == 3
