@@ -33,6 +33,7 @@ from lerobot_serve.contract.names import (
 )
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Codec
+from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.errors import UserError
 from lerobot_serve.zenoh.credentials import check_credentials
 from lerobot_serve.zenoh.settings import ZenohSettings
@@ -213,8 +214,12 @@ def session_settings(
         raise WrongSettings(f'jpeg_quality is {jpeg_quality!r}', 'give 1 to 100')
     known = {camera.name: camera for camera in info.cameras}
     names = tuple(known) if cameras is None else tuple(cameras)
-    return SessionSettings(
+    terms = SessionRequest(
         client_id,
+        # distinguishes this process from another one with the same client_id
+        secrets.randbits(63),
+        0,
+        '',
         info.state_names if state_names is None else tuple(state_names),
         info.action_names if action_names is None else tuple(action_names),
         tuple(
@@ -222,10 +227,11 @@ def session_settings(
             for name in names
         ),
         fps=info.control_hz or DEFAULT_FPS if fps is None else fps,
-        timeout_s=checked_timeout(timeout_s),
-        task=task,
+        robot_type='python client',
         policy=policy,
+        task=task,
         codec=Codec.named(codec),
-        jpeg_quality=jpeg_quality,
+        reply_deadline_s=checked_timeout(timeout_s),
         tags=(*TAGS, *tags),
     )
+    return SessionSettings(terms, jpeg_quality)

@@ -2,85 +2,66 @@
 """
 The client's half of one session as a state machine: no thread, clock or socket.
 
-Its owner reports what happened, and does what each method returns. Rows are events, columns are
-states; where a cell has a dash the event is a mistake of the owner, raises KeyError and changes
-nothing:
-
-               CLOSED   OPENING  OPEN     ENDED
-    REQUESTED  OPENING  OPENING  OPENING  -        another session is requested
-    OPENED     -        OPEN     -        ENDED    the server opened the one requested last
-    FAILED     -        CLOSED   -        ENDED    it refused, or did not respond
-    LOST       CLOSED   OPENING  CLOSED   ENDED    the session is gone, or its server
-    SENT       -        -        OPEN     -        a request
-    END        ENDED    ENDED    ENDED    ENDED    the owner wants no more
-
-An outcome of a session that is not the one requested last is no event: a caller that gave up may
-leave a call behind, and the next one requests another session.
-
-Whom to ask, when, how often and after which pause is for the owner to decide.
+Its owner reports what happened, and does what the methods return. What a session is called for is
+not of the machine: when to ask, whom, how often, and after which pause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from enum import auto, Enum
 from typing import Generic, TypeVar
 
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.records import OpenSessionResponse
 from lerobot_serve.contract.schema import Status
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.session.numbers import LATE_CHUNK, SessionNumbers
 
-# what an owner wants to have again with the reply to a request
-Request = TypeVar('Request')
+# what an owner gets back with the reply to a request
+Call = TypeVar('Call')
 
 
 class State(Enum):
-    """Whether there is a session, as far as is known."""
+    """Whether there is a session, as far as is known; after ENDED nothing is requested."""
 
     CLOSED = auto()
     OPENING = auto()
     OPEN = auto()
-    # nothing is requested any more
     ENDED = auto()
 
 
 class Event(Enum):
-    """See the module."""
+    """What happens to a session, or to the one that was requested last."""
 
     REQUESTED = auto()
     OPENED = auto()
+    # the server refused it, or did not respond
     FAILED = auto()
+    # the server has it no more, or went away
     LOST = auto()
+    # a request for actions
     SENT = auto()
+    # its owner wants no more
     END = auto()
 
 
-NEXT: Mapping[State, Mapping[Event, State]] = {
-    State.CLOSED: {
-        Event.REQUESTED: State.OPENING,
-        Event.LOST: State.CLOSED,
-        Event.END: State.ENDED,
-    },
-    State.OPENING: {
-        Event.REQUESTED: State.OPENING,
-        Event.OPENED: State.OPEN,
-        Event.FAILED: State.CLOSED,
-        Event.LOST: State.OPENING,
-        Event.END: State.ENDED,
-    },
-    State.OPEN: {
-        Event.REQUESTED: State.OPENING,
-        Event.LOST: State.CLOSED,
-        Event.SENT: State.OPEN,
-        Event.END: State.ENDED,
-    },
-    State.ENDED: {
-        Event.OPENED: State.ENDED,
-        Event.FAILED: State.ENDED,
-        Event.LOST: State.ENDED,
-        Event.END: State.ENDED,
-    },
+CLOSED, OPENING, OPEN, ENDED = State
+# the state after each event; one that is missing is a mistake of the owner, and changes nothing
+NEXT = {
+    # again: one who gave up has left a call behind
+    Event.REQUESTED: {CLOSED: OPENING, OPENING: OPENING, OPEN: OPENING},
+    Event.OPENED: {OPENING: OPEN, ENDED: ENDED},
+    Event.FAILED: {OPENING: CLOSED, ENDED: ENDED},
+    Event.LOST: {CLOSED: CLOSED, OPENING: OPENING, OPEN: CLOSED, ENDED: ENDED},
+    Event.SENT: {OPEN: OPEN},
+    Event.END: {CLOSED: ENDED, OPENING: ENDED, OPEN: ENDED, ENDED: ENDED},
 }
 
 
@@ -96,84 +77,96 @@ class SessionLost(Exception):
     """The server has no session of this client; the text says why. Another one is needed."""
 
 
-class SessionMachine(SessionNumbers, Generic[Request]):
+class SessionMachine(SessionNumbers, Generic[Call]):
     """
-    See the module. Its owner guards it.
+    See the module. Its owner guards it. A method that is not allowed now raises KeyError.
 
+    requested  the session that was requested last, which its server may have: to be closed
+    agreement  what was agreed for the session that was open last
     why_lost   why there is no session, from the server; empty while nothing is known
-    in_flight  the request whose reply is awaited, also after its session was lost
+    in_flight  the call whose reply is awaited, also after its session was lost
     """
 
     def __init__(self, client_id: str, session_epoch: int | None = None) -> None:
         super().__init__(client_id, session_epoch)
-        self.state, self.why_lost = State.CLOSED, ''
-        self.in_flight: Request | None = None
+        self.state, self.why_lost = CLOSED, ''
+        self.requested: SessionRequest | None = None
+        self.agreement: OpenSessionResponse | None = None
+        self.in_flight: Call | None = None
 
     @property
     def is_open(self) -> bool:
-        return self.state is State.OPEN
+        return self.state is OPEN
 
-    def next_session_epoch(self) -> int:
-        """Request another session; return its epoch."""
+    # the session
+
+    def request(self, terms: SessionRequest, reply_topic: Callable[[int], str]) -> SessionRequest:
+        """Return the request of another session on these terms: send it."""
         self._move(Event.REQUESTED)
-        return super().next_session_epoch()
+        epoch = self.next_session_epoch()
+        self.requested = replace(terms, session_epoch=epoch, reply_topic=reply_topic(epoch))
+        return self.requested
 
-    def opened(self, session_epoch: int, schema_version: int) -> bool:
+    def opened(self, request: SessionRequest, agreement: OpenSessionResponse) -> bool:
         """
         Use a session that was opened, and await no reply of the one before. Return False for one
         that nobody uses: close it.
         """
-        if session_epoch != self.requested_epoch:
+        if request is not self.requested:
             return False
         self._move(Event.OPENED)
         if self.is_open:
-            self.why_lost, self.in_flight = '', None
-            self.begin_session(schema_version)
+            self.agreement, self.why_lost, self.in_flight = agreement, '', None
+            self.begin_session(agreement.schema_version)
         return self.is_open
 
-    def failed(self, session_epoch: int, why: str) -> None:
-        """Note that a session was not opened."""
-        if session_epoch == self.requested_epoch:
+    def failed(self, request: SessionRequest, error: SessionRefused | ServerUnreachable) -> None:
+        """Note why a session was not opened."""
+        if request is self.requested:
             self._move(Event.FAILED)
-            self.why_lost = why
+            self.why_lost = str(error)
+            if isinstance(error, SessionRefused):
+                self.requested = None
 
     def lost(self, why: str) -> None:
-        """Note that the session is gone; a reply that is still on its way counts."""
+        """Note why the session is gone; a reply that is still on its way counts."""
         self._move(Event.LOST)
         self.why_lost = why
+
+    def end(self) -> None:
+        """Await and request nothing more; the owner closes what was requested."""
+        self._move(Event.END)
+        self.in_flight = None
+
+    # its episodes and requests
 
     def begin_episode(self, episode_id: str = '') -> None:
         """Begin the next episode, and await no reply of the one before."""
         self.in_flight = None
         super().begin_episode(episode_id)
 
-    def sent(self, request: Request) -> None:
+    def sent(self, call: Call) -> None:
         """Await the reply to the request with the last header."""
         if self.in_flight is not None:
-            raise RuntimeError(f'a request before {self.seq} is still in flight')
+            raise RuntimeError('a request is still in flight')
         self._move(Event.SENT)
-        self.in_flight = request
+        self.in_flight = call
 
-    def take(self, reply: Header) -> Request:
-        """Return the request that a reply belongs to; it is over. Raises ReplyDropped."""
-        request, reason = self.in_flight, self.mismatch(reply)
-        if reason or request is None:
+    def take(self, reply: Header) -> Call:
+        """Return the call that a reply ends. Raises ReplyDropped."""
+        call, reason = self.in_flight, self.mismatch(reply)
+        if reason or call is None:
             raise ReplyDropped(reason or LATE_CHUNK)
         self.in_flight = None
-        return request
+        return call
 
-    def release(self) -> Request | None:
-        """Return the request in flight, whose reply is not awaited any more."""
+    def release(self) -> Call | None:
+        """Return the call in flight, whose reply is not awaited any more."""
         released, self.in_flight = self.in_flight, None
         return released
 
-    def end(self) -> None:
-        """Request nothing more."""
-        self._move(Event.END)
-        self.in_flight = None
-
     def _move(self, event: Event) -> None:
-        self.state = NEXT[self.state][event]
+        self.state = NEXT[event][self.state]
 
 
 def check_session(reply: Chunk) -> None:

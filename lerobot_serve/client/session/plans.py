@@ -28,8 +28,7 @@ from lerobot_serve.client.session.inputs import Observed
 from lerobot_serve.client.session.replies import prediction_of, read_chunk
 from lerobot_serve.client.session.state import SessionSettings, SessionState, Turn
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
-from lerobot_serve.contract.data_path.header import read_envelope
-from lerobot_serve.contract.errors import Malformed, Unencodable
+from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.names import is_printable
 from lerobot_serve.contract.services.session import (
@@ -69,15 +68,7 @@ class SessionPlans:
     # threads of the link
 
     def _on_message(self, raw: bytes) -> None:
-        try:
-            header, client_id, _ = read_envelope(raw)
-        except Malformed as error:
-            self.state.drop(error.reason)
-            return
-        if client_id == self.state.settings.client_id:
-            self.state.on_reply(header, raw, self._clock())
-        else:
-            self.state.drop('wrong_client')
+        self.state.on_message(raw, self._clock())
 
     def _on_presence(self, is_available: bool) -> None:
         self.state.server_changed('' if is_available else WENT_AWAY)
@@ -184,7 +175,7 @@ class SessionPlans:
             raise
         return prediction_of(
             chunk,
-            self.state.settings.action_names,
+            self.state.terms.action_names,
             (arrived_ns - sent_ns) / 1e6,
             policy_changed=self.state.on_chunk(chunk.header, chunk.policy),
         )
@@ -197,20 +188,20 @@ class SessionPlans:
     def _unavailable(self) -> ServerUnavailable:
         if self._link.is_available():
             # or it has just gone, which is seen a little later
-            return ServerUnavailable(self.state.machine.why_lost, 'check that it runs, and see its log')
+            return ServerUnavailable(
+                self.state.machine.why_lost, 'check that it runs, and see its log'
+            )
         return ServerUnavailable(self._link.absence(), '')
 
     def _try_open(self, timeout_s: float) -> None:
         """Open a session, or note why not. Raises SessionRejected and ClientClosed."""
-        request = self.state.next_session_request(self._link.reply_topic)
+        request = self.state.request(self._link.reply_topic)
         try:
             agreement = self._link.open(request, timeout_s)
-        except SessionRefused as refused:
-            self.state.failed(request, str(refused), was_refused=True)
-            if refused.code not in TRANSIENT:
-                raise SessionRejected(refused.code, str(refused)) from None
-        except ServerUnreachable as error:
-            self.state.failed(request, str(error))
+        except (SessionRefused, ServerUnreachable) as error:
+            self.state.failed(request, error)
+            if isinstance(error, SessionRefused) and error.code not in TRANSIENT:
+                raise SessionRejected(error.code, str(error)) from None
         except Unencodable as error:
             raise WrongObservation(f'the session cannot be requested ({error})', '') from None
         else:
@@ -254,8 +245,8 @@ class SessionPlans:
                 return
             try:
                 # also one whose reply was not awaited
-                if self.state.last_request:
-                    self._close_at_server(self.state.last_request)
+                if self.state.machine.requested:
+                    self._close_at_server(self.state.machine.requested)
             finally:
                 self._release()
                 self.is_released = True

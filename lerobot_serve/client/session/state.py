@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-import secrets
+from dataclasses import dataclass, replace
 import threading
 
 import numpy as np
@@ -20,39 +19,33 @@ from lerobot_serve.client.errors import AWAIT_EACH, ClientClosed, Superseded
 from lerobot_serve.client.session.inputs import ObservationHistory, Observed
 from lerobot_serve.client.steps import Waker
 from lerobot_serve.contract import image_codec
-from lerobot_serve.contract.data_path.header import Header
+from lerobot_serve.contract.data_path.header import Header, read_envelope
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
-from lerobot_serve.contract.records import CameraSpec, OpenSessionResponse, ResetEpisodeRequest
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import OpenSessionResponse, ResetEpisodeRequest
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.services.session import (
+    ServerUnreachable,
+    SessionRefused,
+    SessionRequest,
+)
 from lerobot_serve.session.machine import ReplyDropped, SessionMachine, State
-from lerobot_serve.session.numbers import LATE_CHUNK
+from lerobot_serve.session.numbers import LATE_CHUNK, STALE_EPISODE, STALE_EPOCH
 from lerobot_serve.session.turns import Turns
 
-# the name of LATE_CHUNK in the counts of a session
-LATE_REPLY = 'late_reply'
+# of replies that are late where nothing is in flight
+STALE = (STALE_EPOCH, STALE_EPISODE)
 # why a request of an earlier episode is superseded
 EPISODE_ENDED = 'its episode ended'
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What a session is opened with; `timeout_s` is the deadline of a request at the server."""
+    """The terms on which a session is opened, and how its images are encoded."""
 
-    client_id: str
-    state_names: tuple[str, ...]
-    action_names: tuple[str, ...]
-    cameras: tuple[CameraSpec, ...]
-    fps: float
-    timeout_s: float
-    task: str = ''
-    policy: str = ''
-    codec: Codec = Codec.RAW
+    terms: SessionRequest
     jpeg_quality: int = 90
-    tags: tuple[tuple[str, str], ...] = ()
-    # distinguishes this process from another one with the same client_id
-    instance: int = field(default_factory=lambda: secrets.randbits(63))
 
 
 @dataclass(slots=True, eq=False)
@@ -76,16 +69,13 @@ class SessionState:
     """
 
     def __init__(self, settings: SessionSettings) -> None:
-        self.settings = settings
-        self.agreement: OpenSessionResponse | None = None
-        self.machine = SessionMachine[Turn](settings.client_id)
+        self.terms, self._jpeg_quality = settings.terms, settings.jpeg_quality
+        self.machine = SessionMachine[Turn](self.terms.client_id)
         self.machine.begin_episode()
         self.turns = Turns[Turn]()
         self.dropped: Counter[str] = Counter()
         self.superseded = self.sessions_opened = self.requests_sent = 0
-        # the request of the session that was requested last
-        self.last_request: SessionRequest | None = None
-        self._lock, self._task = threading.Lock(), settings.task
+        self._lock, self._task = threading.Lock(), self.terms.task
         self._history = ObservationHistory(1, 1)
         self._last_fingerprint = ''
 
@@ -102,51 +92,32 @@ class SessionState:
     @property
     def keeps_history(self) -> bool:
         """Whether an observation is sent with later ones, too."""
-        return self.agreement is not None and self.agreement.observation_steps > 1
+        agreement = self.machine.agreement
+        return agreement is not None and agreement.observation_steps > 1
 
     # the session
 
-    def next_session_request(self, reply_topic: Callable[[int], str]) -> SessionRequest:
+    def request(self, reply_topic: Callable[[int], str]) -> SessionRequest:
         """Return the request of another session. Raises ClientClosed."""
         with self._lock:
             # it may have waited for a thread
             self.check_usable()
-            epoch, given = self.machine.next_session_epoch(), self.settings
-            self.last_request = SessionRequest(
-                client_id=given.client_id,
-                instance=given.instance,
-                session_epoch=epoch,
-                reply_topic=reply_topic(epoch),
-                state_names=given.state_names,
-                action_names=given.action_names,
-                cameras=given.cameras,
-                fps=given.fps,
-                robot_type='python client',
-                policy=given.policy,
-                task=self._task,
-                codec=given.codec,
-                reply_deadline_s=given.timeout_s,
-                tags=given.tags,
-            )
-            return self.last_request
+            return self.machine.request(replace(self.terms, task=self._task), reply_topic)
 
     def opened(self, request: SessionRequest, agreement: OpenSessionResponse) -> bool:
         """Use a session; return False for one that nobody uses."""
         with self._lock:
-            if not self.machine.opened(request.session_epoch, agreement.schema_version):
-                return False
-            self.agreement = agreement
-            self.sessions_opened += 1
-            steps, stride_steps = agreement.observation_steps, agreement.observation_stride_steps
-            self._history = self._history.resized(max(1, steps), max(1, stride_steps))
-            return True
+            is_used = self.machine.opened(request, agreement)
+            if is_used:
+                self.sessions_opened += 1
+                steps, stride = agreement.observation_steps, agreement.observation_stride_steps
+                self._history = self._history.resized(max(1, steps), max(1, stride))
+            return is_used
 
-    def failed(self, request: SessionRequest, why: str, *, was_refused: bool = False) -> None:
-        """Note that a session was not opened; of one that was refused there is none to close."""
+    def failed(self, request: SessionRequest, error: SessionRefused | ServerUnreachable) -> None:
+        """Note why a session was not opened."""
         with self._lock:
-            self.machine.failed(request.session_epoch, why)
-            if was_refused and request is self.last_request:
-                self.last_request = None
+            self.machine.failed(request, error)
 
     def lost(self, why: str) -> None:
         """The server has no session of this client any more."""
@@ -223,7 +194,7 @@ class SessionState:
         """End the episode, and both turns; begin the next one, return its id."""
         with self._lock:
             self.check_usable()
-            self._task = self.settings.task if task is None else task
+            self._task = self.terms.task if task is None else task
             self._history.clear()
             self.machine.begin_episode(episode_id)
             self._supersede_all(EPISODE_ENDED)
@@ -247,14 +218,14 @@ class SessionState:
         with self._lock:
             # its session may have taken seconds to open: the episode may have ended meanwhile
             self.check_turn(turn)
-            assert self.agreement
+            assert self.machine.agreement
             rows, episode_id = self._history.rows(), self.machine.episode_id
             header = self.machine.next_header(now_ns)
             task = self._task if task is None else task
-            codec = Codec(self.agreement.codec)
+            codec = Codec(self.machine.agreement.codec)
         return Observation(
             header,
-            self.settings.client_id,
+            self.terms.client_id,
             episode_id,
             state=np.stack([observed.state for observed, _ in rows]),
             images=self._images(rows, codec),
@@ -271,22 +242,23 @@ class SessionState:
                 self.requests_sent += 1
             return turn is self.machine.in_flight
 
-    def on_reply(self, header: Header, raw: bytes, arrived_ns: int) -> None:
-        """Deposit a reply; one that no turn waits for is counted."""
+    def on_message(self, raw: bytes, arrived_ns: int) -> None:
+        """Deposit the reply to a turn; a message that no turn waits for is counted."""
         with self._lock:
             try:
+                header, client_id, _ = read_envelope(raw)
+                if client_id != self.terms.client_id:
+                    raise ReplyDropped('wrong_client')
                 turn = self.machine.take(header)
-            except ReplyDropped as dropped:
-                is_late = self.machine.in_flight is None or dropped.reason == LATE_CHUNK
-                self.dropped[LATE_REPLY if is_late else dropped.reason] += 1
+            except (Malformed, ReplyDropped) as error:
+                self._count_dropped(error.reason)
             else:
                 turn.reply = raw, arrived_ns
                 turn.signal.set()
 
-    def drop(self, reason: str) -> None:
-        """Count a message that is not a reply."""
-        with self._lock:
-            self.dropped[reason] += 1
+    def _count_dropped(self, reason: str) -> None:
+        is_late = reason == LATE_CHUNK or (reason in STALE and self.machine.in_flight is None)
+        self.dropped['late_reply' if is_late else reason] += 1
 
     def on_chunk(self, header: Header, fingerprint: str) -> bool:
         """
@@ -300,7 +272,7 @@ class SessionState:
         return bool(before) and before != fingerprint
 
     def _images(self, rows: tuple[tuple[Observed, int], ...], codec: Codec) -> tuple[Image, ...]:
-        quality = self.settings.jpeg_quality
+        quality = self._jpeg_quality
         return tuple(
             image_codec.encode(name, frame, codec, quality=quality, steps_back=steps_back)
             for observed, steps_back in rows

@@ -133,7 +133,7 @@ class Stream:
                 yield Pause(self._to_worker, self._timeout_s)
 
     def _result(self, wanted: Wanted) -> Plan[Prediction | PolicyClientError]:
-        limit_s = self._plans.state.settings.timeout_s
+        limit_s = self._plans.state.terms.reply_deadline_s
         try:
             return (
                 yield from self._plans.predict(wanted.observed, wanted.task, limit_s, self._signal)

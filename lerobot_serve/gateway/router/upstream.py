@@ -31,7 +31,7 @@ from lerobot_serve.gateway.core import Log
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.router.availability import Availability
 from lerobot_serve.gateway.router.image_encoding import ImageEncoder
-from lerobot_serve.gateway.router.outcomes import refusal_error, SessionLost, unavailable
+from lerobot_serve.gateway.router.outcomes import refusal_error, unavailable
 from lerobot_serve.gateway.router.policy_contract import contract_of_session, request_on_terms
 from lerobot_serve.gateway.router.server_link import (
     Presence,
@@ -39,6 +39,7 @@ from lerobot_serve.gateway.router.server_link import (
 )
 from lerobot_serve.gateway.router.session import RouterSession
 from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
+from lerobot_serve.session.machine import SessionLost
 
 T = TypeVar('T')
 # calls that block, such as sessions that are opened at once
@@ -111,14 +112,38 @@ class RouterUpstream:
 
     # for the sessions
 
+    def reply_topic(self, session_epoch: int) -> str:
+        """Return where the router replies in one session."""
+        return self._link.reply_topic(session_epoch)
+
+    async def terms_of(self, client_id: str, terms: SessionTerms | None) -> SessionRequest:
+        """Return the terms of a session at the router. Raises PredictionError."""
+        contract = await self._availability.require()
+        digest = hashlib.blake2s(client_id.encode(), digest_size=8, key=self._secret).digest()
+        request = SessionRequest(
+            client_id=client_id,
+            # each caller is a client of its own; the same in each of its sessions
+            instance=int.from_bytes(digest, 'big') >> 1,
+            session_epoch=0,
+            reply_topic='',
+            state_names=contract.state_names,
+            action_names=contract.action_names,
+            cameras=tuple(
+                CameraSpec(name, 0, 0, channels)
+                for name, (_, _, channels) in contract.cameras.items()
+            ),
+            fps=contract.control_hz or DEFAULT_HZ,
+            robot_type='gateway',
+            policy=self._settings.required_policy,
+            codec=self.images.codec,
+            reply_deadline_s=self._settings.request_timeout_s,
+        )
+        return request_on_terms(request, terms) if terms else request
+
     async def open_session(
-        self, client_id: str, epoch: int, terms: SessionTerms | None
+        self, request: SessionRequest
     ) -> tuple[OpenSessionResponse, PolicyContract]:
         """Open a session. Raises PredictionError."""
-        contract = await self._availability.require()
-        request = self._session_request(client_id, epoch, contract)
-        if terms:
-            request = request_on_terms(request, terms)
         try:
             reply = await self._call(self._link.open, request, OPEN_TIMEOUT_S)
             await self._call(self._link.wait_until_matched, MATCH_TIMEOUT_S)
@@ -134,40 +159,14 @@ class RouterUpstream:
             return reply, contract_of_session(reply)
         except PredictionError:
             # the router has opened it, and holds a place for it
-            await self.close_session(client_id, epoch)
+            await self.close_session(request)
             raise
 
-    def _session_request(
-        self, client_id: str, epoch: int, contract: PolicyContract
-    ) -> SessionRequest:
-        digest = hashlib.blake2s(client_id.encode(), digest_size=8, key=self._secret).digest()
-        return SessionRequest(
-            client_id=client_id,
-            # each caller is a client of its own; the same in each of its sessions
-            instance=int.from_bytes(digest, 'big') >> 1,
-            session_epoch=epoch,
-            reply_topic=self._link.reply_topic(epoch),
-            state_names=contract.state_names,
-            action_names=contract.action_names,
-            cameras=tuple(
-                CameraSpec(name, 0, 0, channels)
-                for name, (_, _, channels) in contract.cameras.items()
-            ),
-            fps=contract.control_hz or DEFAULT_HZ,
-            robot_type='gateway',
-            policy=self._settings.required_policy,
-            codec=self.images.codec,
-            reply_deadline_s=self._settings.request_timeout_s,
-        )
-
-    async def close_session(self, client_id: str, epoch: int) -> None:
+    async def close_session(self, request: SessionRequest) -> None:
         """Close a session; a router that is away closes it by its own timeout."""
-        contract = self._availability.contract
-        if contract is None or self.problem:
-            return
-        request = self._session_request(client_id, epoch, contract)
-        with contextlib.suppress(ServerUnreachable):
-            await self._call(self._link.close_session, request, CLOSE_TIMEOUT_S)
+        if not self.problem:
+            with contextlib.suppress(ServerUnreachable):
+                await self._call(self._link.close_session, request, CLOSE_TIMEOUT_S)
 
     def send(self, raw: bytes) -> None:
         """Send a request. Raises PredictionError while the router is away."""

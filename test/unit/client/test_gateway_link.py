@@ -391,7 +391,7 @@ async def test_cancelled_opens_keep_no_thread_of_their_client(door):
 
 
 def test_the_end_of_one_session_leaves_the_next_one_under_its_name(client):
-    first = client.open()._plans.state.last_request
+    first = client.open()._plans.state.machine.requested
     link = client._connection._link
     link.open(replace(first, session_epoch=first.session_epoch + 1), LIMIT_S)
     call = link._call

@@ -24,10 +24,10 @@ from lerobot_serve.gateway.callers.predictions import PredictionRequest, Status
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.router import availability
 from lerobot_serve.gateway.router import upstream as upstream_module
-from lerobot_serve.gateway.router.outcomes import SessionLost
 from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterUpstream
 from lerobot_serve.gateway.upstream import SessionTerms
+from lerobot_serve.session.machine import SessionLost
 
 ONE, TWO = Caller('http', '10.0.0.1:1'), Caller('http', '10.0.0.1:2')
 FRAME = np.random.default_rng(1).integers(0, 255, (48, 64, 3), np.uint8)
