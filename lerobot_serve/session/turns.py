@@ -15,6 +15,10 @@ class Turns(Generic[Call]):
         self.running: Call | None = None
         self.waiting: Call | None = None
 
+    @property
+    def all(self) -> list[Call]:
+        return [call for call in (self.running, self.waiting) if call is not None]
+
     def enter(self, call: Call) -> Call | None:
         """Let a call run, or wait; return the one that it replaces."""
         if self.running is None:

@@ -9,7 +9,7 @@ of a turn sets its signal, and its owner looks at the turn again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 import threading
 
@@ -79,14 +79,9 @@ class SessionState:
         self._history = ObservationHistory(1, 1)
         self._last_fingerprint = ''
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing is requested any more."""
-        return self.machine.state is State.ENDED
-
     def check_usable(self) -> None:
         """Raise ClientClosed for a session that has ended."""
-        if self.is_closed:
+        if self.machine.state is State.ENDED:
             raise ClientClosed('the session is closed', 'open another one')
 
     @property
@@ -137,7 +132,7 @@ class SessionState:
         """Request nothing more; both turns wake and leave."""
         with self._lock:
             self.machine.end()
-            self._supersede_all('the session was closed')
+            self._supersede('the session was closed', self.turns.all)
 
     # turns
 
@@ -152,7 +147,7 @@ class SessionState:
                 self._history.add(observed)
             replaced = self.turns.enter(turn)
             if replaced:
-                self._supersede(replaced, 'a newer request of this session replaced it')
+                self._supersede('a newer request of this session replaced it', [replaced])
         return turn
 
     def leave(self, turn: Turn) -> None:
@@ -173,20 +168,16 @@ class SessionState:
     def supersede(self, signal: Waker, reason: str) -> None:
         """End the turns of one signal; they wake and leave."""
         with self._lock:
-            self._supersede_all(reason, signal)
+            self._supersede(reason, [each for each in self.turns.all if each.signal is signal])
 
-    def _supersede_all(self, reason: str, signal: Waker | None = None) -> None:
-        for turn in (self.turns.running, self.turns.waiting):
-            if turn and signal in (None, turn.signal):
-                self._supersede(turn, reason)
-
-    def _supersede(self, turn: Turn, reason: str) -> None:
+    def _supersede(self, reason: str, turns: Iterable[Turn]) -> None:
         """With the lock."""
-        if turn is self.machine.in_flight:
-            self.machine.release()
-        self.superseded += not turn.superseded
-        turn.superseded = turn.superseded or reason
-        turn.signal.set()
+        for turn in turns:
+            if turn is self.machine.in_flight:
+                self.machine.release()
+            self.superseded += not turn.superseded
+            turn.superseded = turn.superseded or reason
+            turn.signal.set()
 
     # requests and replies
 
@@ -197,7 +188,7 @@ class SessionState:
             self._task = self.terms.task if task is None else task
             self._history.clear()
             self.machine.begin_episode(episode_id)
-            self._supersede_all(EPISODE_ENDED)
+            self._supersede(EPISODE_ENDED, self.turns.all)
             return self.machine.episode_id
 
     def reset_request(self) -> ResetEpisodeRequest:

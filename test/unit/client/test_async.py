@@ -24,6 +24,7 @@ from lerobot_serve.client import (
 )
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer
 from lerobot_serve.client.steps import PlanRunner, THREADS
+from lerobot_serve.session.machine import State
 
 IMAGES = {CAMERAS[0].name: np.zeros((4, 6, 3), np.uint8)}
 LIMIT_S = 20.0
@@ -277,7 +278,7 @@ async def test_a_cancelled_close_is_completed_by_the_next_one(server):
         slow = Slow(lambda: None)
         waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
         closing = asyncio.create_task(session.close())
-        await until(lambda: session._plans.state.is_closed)
+        await until(lambda: session._plans.state.machine.state is State.ENDED)
         await cancelled(closing)
         slow.may_end.set()
         for each in waiting:

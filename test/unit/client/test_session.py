@@ -218,53 +218,29 @@ def test_a_new_episode_ends_the_prediction_of_the_one_before(server, session):
     assert session.counts['dropped_late_reply'] == 1
 
 
-def begin_episode_at(session: PolicySession, owner: object, name: str, monkeypatch) -> None:
-    """Another thread begins an episode when this method of the session or link is called next."""
-    method = getattr(owner, name)
-
-    def begin(*arguments):
-        monkeypatch.setattr(owner, name, method)
-        in_thread(session.begin_episode)[0].join()
-        return method(*arguments)
-
-    monkeypatch.setattr(owner, name, begin)
-
-
-@pytest.mark.parametrize('at', ['open', 'wait_until_matched'])
-def test_an_episode_that_ends_while_its_session_is_opened_again_is_superseded(
-    server, session, monkeypatch, at
-):
+@pytest.mark.parametrize('at', ['open', 'wait_until_matched', 'next_observation'])
+def test_an_episode_that_ends_before_its_request_is_superseded(server, session, monkeypatch, at):
+    """While the session is opened again, or just before; another thread observes for the next."""
     server.go()
     server.come_back()
-    begin_episode_at(session, server.links['client/tester'], at, monkeypatch)
-    with pytest.raises(Superseded, match='its episode ended'):
+    owner = session._plans.state if at == 'next_observation' else server.links['client/tester']
+    method = getattr(owner, at)
+
+    def begin_and_observe() -> None:
+        session.begin_episode()
+        session.observe(STATE, IMAGES)
+
+    def begin_first(*arguments):
+        monkeypatch.setattr(owner, at, method)
+        in_thread(begin_and_observe)[0].join()
+        return method(*arguments)
+
+    monkeypatch.setattr(owner, at, begin_first)
+    with pytest.raises(Superseded, match='its episode ended; await one prediction'):
         session.predict(STATE, IMAGES)
     assert not server.observations and len(server.opened) == 2
     assert session.predict(STATE, IMAGES).sequence == 1
     assert server.observations[0].header.flags & Flag.EPISODE_START
-
-
-def test_an_episode_that_ends_just_before_its_request_is_superseded(session, monkeypatch):
-    begin_episode_at(session, session._plans.state, 'next_observation', monkeypatch)
-    with pytest.raises(Superseded, match='its episode ended; await one prediction'):
-        session.predict(STATE, IMAGES)
-    assert session.predict(STATE, IMAGES).sequence == 1
-
-
-def test_an_observation_of_another_episode_is_not_sent(server, session, monkeypatch):
-    """The turn ended, and another thread has observed for the next episode since."""
-    send = session._plans._send
-
-    def begin_and_observe(*arguments):
-        in_thread(session.begin_episode)[0].join()
-        session.observe(STATE, IMAGES)
-        return send(*arguments)
-
-    monkeypatch.setattr(session._plans, '_send', begin_and_observe)
-    with pytest.raises(Superseded, match='its episode ended'):
-        session.predict(STATE, IMAGES)
-    assert not server.observations
-    assert session._plans.state.machine.seq == 0
 
 
 def test_a_server_that_comes_back_costs_time_and_no_error(server, session):
