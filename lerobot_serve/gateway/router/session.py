@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 import time
-from typing import TYPE_CHECKING
 
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
@@ -25,6 +24,7 @@ from lerobot_serve.gateway.callers.predictions import (
     PredictionRequest,
     Status,
 )
+from lerobot_serve.gateway.router.calls import RouterCalls
 from lerobot_serve.gateway.router.outcomes import prediction_of, unavailable
 from lerobot_serve.gateway.upstream import (
     check_request,
@@ -33,9 +33,6 @@ from lerobot_serve.gateway.upstream import (
     SessionTerms,
 )
 from lerobot_serve.session.machine import ReplyDropped, SessionLost, SessionMachine, State
-
-if TYPE_CHECKING:
-    from lerobot_serve.gateway.router.upstream import RouterUpstream
 
 # consecutive requests without a reply after which the session is opened again
 MAX_UNANSWERED = 2
@@ -50,13 +47,14 @@ class RouterSession:
     def __init__(
         self,
         client_id: str,
-        host: RouterUpstream,
+        calls: RouterCalls,
+        forget: Callable[[RouterSession], None],
         terms: SessionTerms | None = None,
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.client_id, self._host, self._clock_ns = client_id, host, clock_ns
-        self._terms = terms
+        self.client_id, self._calls, self._clock_ns = client_id, calls, clock_ns
+        self._forget, self._terms = forget, terms
         self._machine = SessionMachine[asyncio.Future[Chunk]](client_id)
         self._contract: PolicyContract | None = None
         self._unanswered = 0
@@ -77,13 +75,13 @@ class RouterSession:
     async def open(self) -> None:
         """Open the session, or open it again. Raises PredictionError."""
         machine = self._machine
-        terms = await self._host.terms_of(self.client_id, self._terms)
+        terms = await self._calls.terms_of(self.client_id, self._terms)
         if machine.state is State.ENDED:
             raise unavailable(ENDED)
-        request = machine.request(terms, self._host.reply_topic)
-        agreement, self._contract = await self._host.open_session(request)
+        request = machine.request(terms, self._calls.reply_topic)
+        agreement, self._contract = await self._calls.open_session(request)
         if not machine.opened(request, agreement):
-            await self._host.close_session(request)
+            await self._calls.close_session(request)
             raise unavailable(ENDED)
         self._unanswered = 0
 
@@ -121,7 +119,7 @@ class RouterSession:
         self._machine.sent(reply)
         # until its reply is there, it has none
         self._unanswered += 1
-        self._host.send(raw)
+        self._calls.send(raw)
         chunk = await reply
         self._unanswered = 0
         prediction = prediction_of(chunk, self.contract, self._machine.episode_id)
@@ -134,7 +132,7 @@ class RouterSession:
     async def _encode(self, request: PredictionRequest) -> bytes:
         """Return the bytes of the next request. Raises PredictionError."""
         try:
-            images = await self._host.images.encode(request.images, self.contract)
+            images = await self._calls.images.encode(request.images, self.contract)
             self._begin_episode(request)
             now_ns = self._clock_ns()
             return wire_observation.encode(
@@ -161,17 +159,18 @@ class RouterSession:
         machine.begin_episode(request.episode_id)
         # the first request of a session announces its episode itself
         if machine.seq:
-            self._host.announce(machine.reset_request())
+            self._calls.announce(machine.reset_request())
 
     # from the upstream
 
-    def on_chunk(self, chunk: Chunk) -> None:
-        """Process a reply to this caller."""
+    def on_chunk(self, chunk: Chunk) -> bool:
+        """Take the reply to a request; return False for one that nobody waits for."""
         try:
             self._machine.take(chunk.header).set_result(chunk)
         except (ReplyDropped, asyncio.InvalidStateError):
             # or its caller has left
-            self._host.count_dropped('late_chunk')
+            return False
+        return True
 
     def on_lost(self, error: Exception) -> None:
         """Note that the session is gone; end the request in flight with `error`."""
@@ -184,7 +183,7 @@ class RouterSession:
             return
         self._give_up(unavailable(ENDED))
         self._machine.end()
-        self._host.forget(self)
+        self._forget(self)
         # also one whose reply was not awaited
         if self._machine.requested:
-            await self._host.close_session(self._machine.requested)
+            await self._calls.close_session(self._machine.requested)

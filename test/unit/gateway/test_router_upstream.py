@@ -22,8 +22,7 @@ from lerobot_serve.contract.services.session import ServerUnreachable, SessionRe
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionRequest, Status
 from lerobot_serve.gateway.parameters import GatewayParameters
-from lerobot_serve.gateway.router import availability
-from lerobot_serve.gateway.router import upstream as upstream_module
+from lerobot_serve.gateway.router import availability, calls
 from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterUpstream
 from lerobot_serve.gateway.upstream import SessionTerms
@@ -451,7 +450,7 @@ async def test_a_status_asked_of_a_server_that_ended_does_not_speak_for_its_succ
 
 def test_the_end_is_bounded_where_the_router_answers_no_call(monkeypatch):
     """And it comes after calls that end in time: the link that they use is closed next."""
-    monkeypatch.setattr(upstream_module, 'CALLS_END_S', 0.05)
+    monkeypatch.setattr(calls, 'CALLS_END_S', 0.05)
     answers, ended = threading.Event(), []
 
     def hang(request, timeout_s):
@@ -467,7 +466,7 @@ def test_the_end_is_bounded_where_the_router_answers_no_call(monkeypatch):
         assert not ended
         answers.set()
         # nothing of it is lost where there is time for it
-        monkeypatch.setattr(upstream_module, 'CALLS_END_S', 20.0)
+        monkeypatch.setattr(calls, 'CALLS_END_S', 20.0)
         await rig.upstream.close()
         assert sorted(ended) == sorted((ONE.client_id, TWO.client_id))
 
