@@ -13,7 +13,7 @@ from support.gateway.gateway_rig import in_loop, refusal
 from lerobot_serve.gateway.callers.caller_session import LatestOnly
 from lerobot_serve.gateway.callers.predictions import Status
 
-STEPS = st.sampled_from(['ask', 'cancel', 'fail', 'settle'])
+STEPS = st.sampled_from(['ask', 'ask', 'cancel', 'fail', 'settle'])
 
 
 class Requests:
@@ -48,7 +48,7 @@ class Requests:
             if step == 'ask':
                 self.tasks.append(asyncio.ensure_future(self.run()))
             elif step == 'cancel' and self.tasks:
-                self.tasks[index % len(self.tasks)].cancel()
+                self.tasks[-1 - index % len(self.tasks)].cancel()
             elif step == 'fail' and self.running:
                 self.running[0].set()
             elif step == 'settle':
@@ -60,7 +60,7 @@ class Requests:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-@given(st.lists(st.tuples(STEPS, st.integers(0, 5)), max_size=25))
+@given(st.lists(st.tuples(STEPS, st.integers(0, 2)), min_size=10, max_size=25))
 def test_turns_pass_on_whoever_asks_fails_or_leaves_in_the_same_turn_of_the_loop(script):
     in_loop(lambda: Requests().play(script))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule, RuleBasedStateMachine
 import pytest
 
+from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.records import OpenSessionResponse
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import (
@@ -24,7 +24,7 @@ from lerobot_serve.session.turns import Turns
 TERMS = SessionRequest('robot', 7, 0, '', ('a',), ('a',), (), 30.0)
 AGREED = OpenSessionResponse(schema_version=1)
 REFUSED = SessionRefused(Refusal.CAPACITY, 'full')
-OUTCOMES = st.sampled_from((AGREED, REFUSED, ServerUnreachable('no response')))
+OUTCOMES = AGREED, AGREED, REFUSED, ServerUnreachable('no response')
 TABLE = """
            CLOSED   OPENING  OPEN     ENDED
 REQUESTED  OPENING  OPENING  OPENING  -
@@ -72,31 +72,28 @@ def test_each_event_in_each_state_leads_where_the_table_says_or_changes_nothing(
                 assert machine.state is State[expected]
 
 
-class Scripts(RuleBasedStateMachine):
-    """An owner, and a network that delays, repeats and invents messages."""
+class Owner:
+    """Numbers choose what a step is about: the network delays, repeats and invents messages."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.machine = SessionMachine[int]('robot')
         self.epochs: list[int] = []
         # the outcome of each comes once, in any order
         self.undecided: list[SessionRequest] = []
-        self.is_open = False
-        self.sent = []
-        self.awaited = None
-
-    @precondition(lambda self: self.machine.state is not State.ENDED)
-    @rule()
-    def request(self):
-        self.undecided.append(request(self.machine))
-        self.epochs.append(self.undecided[-1].session_epoch)
-        assert self.undecided[-1].reply_topic == f'/replies/{self.epochs[-1]}'
+        self.sent: list[Header] = []
+        self.awaited: Header | None = None
         self.is_open = False
 
-    @precondition(lambda self: self.undecided)
-    @rule(data=st.data(), outcome=OUTCOMES)
-    def decide(self, data, outcome):
-        asked = self.undecided.pop(data.draw(st.integers(0, len(self.undecided) - 1)))
+    def request(self, _: int) -> None:
+        if self.machine.state is not State.ENDED:
+            self.undecided.append(request(self.machine))
+            self.epochs.append(self.undecided[-1].session_epoch)
+            self.is_open = False
+
+    def decide(self, number: int) -> None:
+        if not self.undecided:
+            return
+        asked, outcome = self.undecided.pop(number % len(self.undecided)), OUTCOMES[number % 4]
         is_last = asked.session_epoch == self.epochs[-1]
         if outcome is not AGREED:
             self.machine.failed(asked, outcome)
@@ -109,39 +106,36 @@ class Scripts(RuleBasedStateMachine):
         else:
             assert not is_last or self.machine.state is State.ENDED
 
-    @rule()
-    def lose(self):
+    def lose(self, _: int) -> None:
         self.machine.lost('gone')
         self.is_open = False
 
-    @rule()
-    def begin_episode(self):
+    def begin_episode(self, _: int) -> None:
         before = self.machine.episode_id
         self.machine.begin_episode()
         assert self.machine.episode_id != before
         self.awaited = None
 
-    @precondition(lambda self: self.is_open)
-    @rule()
-    def send(self):
-        if self.awaited:
+    def send(self, _: int) -> None:
+        if self.is_open and self.awaited:
             with pytest.raises(RuntimeError, match='still in flight'):
                 self.machine.sent(0)
-            return
-        self.awaited = self.machine.next_header(0)
-        self.sent.append(self.awaited)
-        self.machine.sent(len(self.sent))
+        elif self.is_open:
+            self.awaited = self.machine.next_header(0)
+            self.sent.append(self.awaited)
+            self.machine.sent(len(self.sent))
 
-    @rule()
-    def give_up(self):
+    def give_up(self, _: int) -> None:
         assert self.machine.release() == (len(self.sent) if self.awaited else None)
         self.awaited = None
 
-    @precondition(lambda self: self.sent)
-    @rule(back=st.integers(1, 4), part=st.sampled_from(('', 'seq', 'episode', 'session_epoch')))
-    def reply(self, back, part):
-        header = self.sent[-min(back, len(self.sent))]
-        if part:
+    def reply(self, number: int) -> None:
+        if not self.sent:
+            return
+        back, change = number % 3, number // 3
+        header = self.sent[-1 - back % len(self.sent)]
+        if change:
+            part = ('seq', 'episode', 'session_epoch')[change - 1]
             header = replace(header, **{part: getattr(header, part) + 1})
         content = dict(vars(self.machine))
         if header == self.awaited:
@@ -152,19 +146,27 @@ class Scripts(RuleBasedStateMachine):
                 self.machine.take(header.for_reply(0))
             assert vars(self.machine) == content
 
-    @rule()
-    def end(self):
+    def end(self, _: int) -> None:
         self.machine.end()
         self.is_open, self.awaited = False, None
 
-    @invariant()
-    def the_machine_knows_what_its_owner_did(self):
+    def check(self) -> None:
         assert len(set(self.epochs)) == len(self.epochs)
         assert self.machine.is_open == self.is_open
         assert (self.machine.in_flight is None) == (self.awaited is None)
 
 
-TestScripts = Scripts.TestCase
+OFTEN = [Owner.request, Owner.decide, Owner.decide, Owner.send, Owner.send, Owner.reply]
+STEPS = st.sampled_from([*OFTEN, Owner.begin_episode, Owner.give_up, Owner.lose])
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(STEPS, st.integers(0, 11)), min_size=20, max_size=60))
+def test_whatever_happens_only_the_reply_to_the_request_in_flight_is_taken(script):
+    owner = Owner()
+    for step, number in (*script, (Owner.end, 0), *script[:20]):
+        step(owner, number)
+        owner.check()
 
 
 @given(st.lists(st.integers(-5, 5)))
