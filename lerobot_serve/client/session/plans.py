@@ -60,6 +60,7 @@ class SessionPlans:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.state = SessionState(settings)
+        self._machine = self.state.machine
         # another session may have its name
         self.is_released = False
         self._clock, self._ending = clock, threading.Lock()
@@ -102,7 +103,7 @@ class SessionPlans:
         finally:
             self.state.leave(turn)
         raise ServerUnavailable(
-            f'the session was lost {SESSION_ATTEMPTS} times: {self.state.machine.why_lost}',
+            f'the session was lost {SESSION_ATTEMPTS} times: {self._machine.why_lost}',
             'see the log of the server',
         )
 
@@ -114,7 +115,7 @@ class SessionPlans:
         self.state.check_usable()
         _check_episode_id(episode_id)
         begun = self.state.begin_episode(task, episode_id)
-        if self.state.machine.is_open:
+        if self._machine.is_open:
             yield Blocking(partial(self._announce_episode, timeout_s))
         return begun
 
@@ -143,12 +144,12 @@ class SessionPlans:
 
     def _awaits_reply(self, turn: Turn) -> bool:
         """Return whether a reply may come to the request of a turn, which was sent."""
-        return turn is self.state.machine.in_flight and self._link.is_available()
+        return turn is self._machine.in_flight and self._link.is_available()
 
     def _ensure_open(self, turn: Turn, deadline_ns: int) -> Plan[None]:
         """Open the session unless it is open; wait for a server that is away."""
         pause_s = FIRST_PAUSE_S
-        while not self.state.machine.is_open:
+        while not self._machine.is_open:
             turn.signal.clear()
             self.state.check_turn(turn)
             left_s = (deadline_ns - self._clock()) / 1e9
@@ -158,7 +159,7 @@ class SessionPlans:
             is_worth_it = pause_s == FIRST_PAUSE_S or left_s > LAST_ATTEMPT_S
             if is_worth_it and self._link.is_available():
                 yield Blocking(partial(self._try_open, left_s))
-                if self.state.machine.is_open:
+                if self._machine.is_open:
                     return
             yield Pause(turn.signal, min(pause_s, left_s))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -188,9 +189,7 @@ class SessionPlans:
     def _unavailable(self) -> ServerUnavailable:
         if self._link.is_available():
             # or it has just gone, which is seen a little later
-            return ServerUnavailable(
-                self.state.machine.why_lost, 'check that it runs, and see its log'
-            )
+            return ServerUnavailable(self._machine.why_lost, 'check that it runs, and see its log')
         return ServerUnavailable(self._link.absence(), '')
 
     def _try_open(self, timeout_s: float) -> None:
@@ -245,8 +244,8 @@ class SessionPlans:
                 return
             try:
                 # also one whose reply was not awaited
-                if self.state.machine.requested:
-                    self._close_at_server(self.state.machine.requested)
+                if self._machine.requested:
+                    self._close_at_server(self._machine.requested)
             finally:
                 self._release()
                 self.is_released = True

@@ -64,9 +64,6 @@ class FakeLink:
     requests: list[Observation] = field(default_factory=list)
     upstream: RouterUpstream | None = None
 
-    def is_available(self) -> bool:
-        return not self.is_away
-
     def reply_topic(self, session_epoch: int) -> str:
         return f'/gateway/replies/{session_epoch}'
 

@@ -8,21 +8,13 @@ from support.nodes.zenoh_links import free_endpoint
 
 from lerobot_serve.client import PolicyClient, ServerUnavailable, WrongSettings
 from lerobot_serve.client.fake_server import FakeServer
-from lerobot_serve.client.settings import client_settings, DEFAULT_ENDPOINT
+from lerobot_serve.client.settings import client_settings
 from lerobot_serve.tools.keys.identity import KeyRole
 from lerobot_serve.tools.keys.site import make_site, opened_site
 
 
 def settings(**changes: object):
-    given = {
-        'server': 'policy_router',
-        'endpoints': DEFAULT_ENDPOINT,
-        'site': 'default',
-        'keys': None,
-        'client_id': '',
-        'timeout_s': 5.0,
-    }
-    return client_settings(**{**given, **changes})
+    return client_settings(**{'server': 'policy_router', **changes})
 
 
 def test_a_server_is_named_as_its_node():

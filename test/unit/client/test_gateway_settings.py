@@ -9,19 +9,11 @@ import pytest
 
 from lerobot_serve.client import PolicyClient, WrongSettings
 from lerobot_serve.client.gateway_address import gateway_address
-from lerobot_serve.client.settings import client_settings, DEFAULT_ENDPOINT
+from lerobot_serve.client.settings import client_settings
 
 
 def settings(server: str = 'grpc://127.0.0.1:8703', **changes):
-    given = {
-        'endpoints': DEFAULT_ENDPOINT,
-        'site': 'default',
-        'keys': None,
-        'client_id': 'notebook',
-        'timeout_s': 1.0,
-        **changes,
-    }
-    return client_settings(server, **given)
+    return client_settings(server, **{'client_id': 'notebook', **changes})
 
 
 @pytest.mark.parametrize(
