@@ -44,6 +44,11 @@ class SessionFacts:
         return agreement
 
     @property
+    def _keeps_history(self) -> bool:
+        """Whether an observation is sent with later ones, too."""
+        return self._agreement.observation_steps > 1
+
+    @property
     def state_names(self) -> tuple[str, ...]:
         return self._plans.state.terms.state_names
 
@@ -76,7 +81,7 @@ class SessionFacts:
         """What is worth reading before the first prediction."""
         agreement = self._agreement
         warnings = (NO_CAGE, *agreement.warnings)
-        if not self._plans.state.keeps_history:
+        if not self._keeps_history:
             return warnings
         return (
             *warnings,

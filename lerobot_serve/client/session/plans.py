@@ -78,7 +78,6 @@ class SessionPlans:
 
     def open(self, timeout_s: float, signal: Waker) -> Plan[None]:
         """Open the session. Raises SessionRejected and ServerUnavailable."""
-        self.state.check_usable()
         turn = self.state.enter(signal)
         try:
             yield from self._ensure_open(turn, self._deadline_ns(timeout_s))
@@ -89,7 +88,6 @@ class SessionPlans:
         self, observed: Observed, task: str | None, timeout_s: float, signal: Waker
     ) -> Plan[Prediction]:
         """Request a chunk. Raises PolicyClientError."""
-        self.state.check_usable()
         deadline_ns = self._deadline_ns(timeout_s)
         turn = self.state.enter(signal, observed)
         try:
@@ -112,7 +110,6 @@ class SessionPlans:
         End the episode and begin the next one; return its id. A server that is away gets it with
         the next request. Raises WrongSettings.
         """
-        self.state.check_usable()
         _check_episode_id(episode_id)
         begun = self.state.begin_episode(task, episode_id)
         if self._machine.is_open:

@@ -84,12 +84,6 @@ class SessionState:
         if self.machine.state is State.ENDED:
             raise ClientClosed('the session is closed', 'open another one')
 
-    @property
-    def keeps_history(self) -> bool:
-        """Whether an observation is sent with later ones, too."""
-        agreement = self.machine.agreement
-        return agreement is not None and agreement.observation_steps > 1
-
     # the session
 
     def request(self, reply_topic: Callable[[int], str]) -> SessionRequest:
@@ -139,10 +133,11 @@ class SessionState:
     def enter(self, signal: Waker, observed: Observed | None = None) -> Turn:
         """
         Return a new turn, for an observation if it is given: it runs, or waits and replaces the
-        one that waited.
+        one that waited. Raises ClientClosed.
         """
         turn = Turn(signal)
         with self._lock:
+            self.check_usable()
             if observed:
                 self._history.add(observed)
             replaced = self.turns.enter(turn)
@@ -182,7 +177,7 @@ class SessionState:
     # requests and replies
 
     def begin_episode(self, task: str | None, episode_id: str) -> str:
-        """End the episode, and both turns; begin the next one, return its id."""
+        """End the episode and both turns, begin the next one; return its id. Raises ClientClosed."""
         with self._lock:
             self.check_usable()
             self._task = self.terms.task if task is None else task
