@@ -177,7 +177,7 @@ class SessionState:
     # requests and replies
 
     def begin_episode(self, task: str | None, episode_id: str) -> str:
-        """End the episode and both turns, begin the next one; return its id. Raises ClientClosed."""
+        """End the episode and both turns; return the id of the next one. Raises ClientClosed."""
         with self._lock:
             self.check_usable()
             self._task = self.terms.task if task is None else task
