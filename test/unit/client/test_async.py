@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of an event loop: many sessions, cancelled calls, streams."""
+"""Plans, and the client of an event loop: many sessions, cancelled calls, streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lerobot_serve.client import (
     WrongSettings,
 )
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer
-from lerobot_serve.client.steps import PlanRunner, THREADS
+from lerobot_serve.client.steps import Blocking, Pause, PlanRunner, run_plan, THREADS
 from lerobot_serve.session.machine import State
 
 IMAGES = {CAMERAS[0].name: np.zeros((4, 6, 3), np.uint8)}
@@ -314,3 +314,30 @@ async def test_an_observation_is_that_of_the_moment_of_the_call(server):
         observed, _ = session._plans.state._history.rows()[0]
         assert observed.frames[CAMERAS[0].name] is not buffer
         await predicting
+
+
+def test_an_interrupted_plan_cleans_up_and_ends():
+    ends = []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    def plan():
+        try:
+            yield Blocking(interrupted)
+        finally:
+            ends.append('cleaned up')
+
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(plan())
+    assert ends == ['cleaned up']
+
+
+def test_a_plan_gets_results_and_errors():
+    def plan():
+        assert (yield Pause(threading.Event(), 0.0)) is False
+        with pytest.raises(ZeroDivisionError):
+            yield Blocking(lambda: 1 / 0)
+        return (yield Blocking(lambda: 7))
+
+    assert run_plan(plan()) == 7
