@@ -2,8 +2,8 @@
 """
 The client's half of one session as a state machine: no thread, clock or socket.
 
-Its owner reports what happened, and does what the methods return. What a session is called for is
-not of the machine: when to ask, whom, how often, and after which pause.
+Its owner reports what happened, and does what the methods return. When to request a session or
+actions, of which server, how often and after which pause is for the owner to decide.
 """
 
 from __future__ import annotations
