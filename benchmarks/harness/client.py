@@ -8,21 +8,19 @@ A thread of its own deposits what arrives with its time; the main thread asks an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 import queue
 import time
 
+from msgspec.structs import replace
+
 from benchmarks.harness import echo
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
@@ -45,7 +43,7 @@ RETRYABLE_REFUSALS = (Refusal.NOT_READY, Refusal.UNREACHABLE)
 
 def open_when_ready(
     sessions: SessionClient | ZenohSessionClient,
-    ask: SessionRequest,
+    ask: OpenSessionRequest,
     is_running: Callable[[], bool] = lambda: True,
 ) -> None:
     """
@@ -122,7 +120,7 @@ class PolicyClient(SteadyClockNode):
         )
         runtime.thread('replies', partial(self._lane.run, runtime.stop), self._lane.wake)
 
-    def session_request_for(self, ask: SessionRequest) -> SessionRequest:
+    def session_request_for(self, ask: OpenSessionRequest) -> OpenSessionRequest:
         """Return the session request with the reply topic of this client."""
         return replace(ask, reply_topic=self.reply_topic)
 
@@ -150,9 +148,7 @@ class ZenohConnection:
     ) -> None:
         self.server = server
         self._link = ZenohLink(ZenohSettings(connect=(endpoint,), shared_memory=shared_memory))
-        self.sessions = ZenohSessionClient(
-            self._link, server, Role.ROBOT, name, service_bytes, lambda _: None
-        )
+        self.sessions = ZenohSessionClient(self._link, server, Role.ROBOT, name, lambda _: None)
         self._replies = ZenohReplies(
             self._link,
             {server: self.sessions.keys},
@@ -160,7 +156,7 @@ class ZenohConnection:
             on_no_session=lambda _: None,
         )
 
-    def session_request_for(self, ask: SessionRequest) -> SessionRequest:
+    def session_request_for(self, ask: OpenSessionRequest) -> OpenSessionRequest:
         """Return the session request with the reply key of this client."""
         return replace(ask, reply_topic=self._replies.topic(self.server, ask.session_epoch))
 

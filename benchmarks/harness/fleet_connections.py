@@ -7,10 +7,11 @@ ROS 2 or Zenoh. The main thread opens and closes them, any thread sends, others 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 import itertools
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from benchmarks.harness.client import (
     LIFESPAN_S,
@@ -18,7 +19,7 @@ from benchmarks.harness.client import (
     READY_TIMEOUT_S,
     ZenohConnection,
 )
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
@@ -36,15 +37,15 @@ TOPICS_A_THREAD = 32
 class FleetConnections(Protocol):
     """`session_request` is what `open` returned."""
 
-    def open(self, session_request: SessionRequest) -> SessionRequest:
+    def open(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         """Open a session, return its request with the reply topic. Raises SessionRefused."""
 
     def wait_until_matched(self) -> None:
         """Return when all requests and replies are connected. Raises UserError."""
 
-    def send(self, session_request: SessionRequest, raw: bytes) -> None: ...
+    def send(self, session_request: OpenSessionRequest, raw: bytes) -> None: ...
 
-    def close(self, session_request: SessionRequest) -> None:
+    def close(self, session_request: OpenSessionRequest) -> None:
         """End a session. Raises ServerUnreachable."""
 
 
@@ -71,7 +72,7 @@ class RosFleetConnections:
             self._lanes |= dict.fromkeys(deposits, lanes)
             runtime.thread('replies', partial(lanes.run, runtime.stop), lanes.wake)
 
-    def open(self, session_request: SessionRequest) -> SessionRequest:
+    def open(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         topic = next(self._next)
         mine = replace(session_request, reply_topic=topic)
         open_when_ready(self._sessions, mine)
@@ -85,10 +86,10 @@ class RosFleetConnections:
     def _is_every_topic_found(self) -> bool:
         return all(self._lanes[topic].publisher_count(topic) for topic in self._used)
 
-    def send(self, _: SessionRequest, raw: bytes) -> None:
+    def send(self, _: OpenSessionRequest, raw: bytes) -> None:
         self._sessions.send(raw)
 
-    def close(self, session_request: SessionRequest) -> None:
+    def close(self, session_request: OpenSessionRequest) -> None:
         self._sessions.close(session_request, READY_TIMEOUT_S)
         self._used.discard(session_request.reply_topic)
 
@@ -99,20 +100,20 @@ class SpreadFleetConnections:
     def __init__(self, routers: Sequence[FleetConnections]) -> None:
         self._routers = tuple(routers)
 
-    def _of(self, session_request: SessionRequest) -> FleetConnections:
+    def _of(self, session_request: OpenSessionRequest) -> FleetConnections:
         return self._routers[session_request.instance % len(self._routers)]
 
-    def open(self, session_request: SessionRequest) -> SessionRequest:
+    def open(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         return self._of(session_request).open(session_request)
 
     def wait_until_matched(self) -> None:
         for router in self._routers:
             router.wait_until_matched()
 
-    def send(self, session_request: SessionRequest, raw: bytes) -> None:
+    def send(self, session_request: OpenSessionRequest, raw: bytes) -> None:
         self._of(session_request).send(session_request, raw)
 
-    def close(self, session_request: SessionRequest) -> None:
+    def close(self, session_request: OpenSessionRequest) -> None:
         self._of(session_request).close(session_request)
 
 
@@ -131,7 +132,7 @@ class ZenohFleetConnections:
         self._shared_memory = shared_memory
         self._robots: dict[str, ZenohConnection] = {}
 
-    def open(self, session_request: SessionRequest) -> SessionRequest:
+    def open(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         name = session_request.client_id
         robot = ZenohConnection(
             self._endpoint, name, self._server, self._on_chunk, shared_memory=self._shared_memory
@@ -145,10 +146,10 @@ class ZenohFleetConnections:
         for robot in self._robots.values():
             robot.wait_until_matched()
 
-    def send(self, session_request: SessionRequest, raw: bytes) -> None:
+    def send(self, session_request: OpenSessionRequest, raw: bytes) -> None:
         self._robots[session_request.client_id].sessions.send(raw)
 
-    def close(self, session_request: SessionRequest) -> None:
+    def close(self, session_request: OpenSessionRequest) -> None:
         robot = self._robots.pop(session_request.client_id)
         try:
             robot.sessions.close(session_request, READY_TIMEOUT_S)

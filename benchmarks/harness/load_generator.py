@@ -33,9 +33,8 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.header import Header, read_envelope
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.limits import SCHEMA_VERSION
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec, Flag, MsgType
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
@@ -51,7 +50,7 @@ class LoadRobot:
     it lived. Every `episode_requests` an episode begins; 0: it has one for ever.
     """
 
-    ask: SessionRequest
+    ask: OpenSessionRequest
     observation: Observation
     episode_requests: int = 0
     raw: bytearray = field(default_factory=bytearray)
@@ -149,7 +148,8 @@ class LoadGenerator(SteadyClockNode):
         opened = len(self.robots)
         for number in range(opened, opened + count):
             name = f'robot_{number}'
-            session = SessionRequest(
+            session = OpenSessionRequest(
+                schema_version=SCHEMA_VERSION,
                 client_id=name,
                 instance=number,
                 session_epoch=number + 1,
@@ -158,6 +158,7 @@ class LoadGenerator(SteadyClockNode):
                 action_names=joints,
                 cameras=cameras,
                 fps=FPS,
+                codec=codec,
             )
             header = Header(0, 0, number + 1, 0, SCHEMA_VERSION, MsgType.OBSERVATION)
             state = np.full((1, len(joints)), number / 100, np.float32)

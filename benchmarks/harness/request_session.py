@@ -18,9 +18,10 @@ from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.image_codec import ImageCodecPool
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec, Flag, MsgType, Status
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
 
 CLIENT_ID = 'bench'
@@ -141,11 +142,12 @@ def session_request(
     frames: dict[str, np.ndarray],
     codec: Codec,
     client_id: str = CLIENT_ID,
-) -> SessionRequest:
+) -> OpenSessionRequest:
     """Return what the null policy of `server_parameters` accepts."""
     names = tuple(f'joint_{i}.pos' for i in range(JOINTS))
     cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
-    return SessionRequest(
+    return OpenSessionRequest(
+        schema_version=SCHEMA_VERSION,
         client_id=client_id,
         instance=secrets.randbits(63),
         session_epoch=secrets.randbits(32),

@@ -33,8 +33,9 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Flag, MsgType, Status
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve.router.api.slot_commands import Command, run_slot_command, SlotCommandRejected
 from lerobot_serve.router.context import NodeContext
@@ -120,9 +121,17 @@ class ModelRobot:
         self.waits_since_ns: int | None = None
         self.is_open = False
 
-    def ask(self) -> SessionRequest:
+    def ask(self) -> OpenSessionRequest:
         topic = f'/{self.name}/chunk'
-        return SessionRequest(self.name, 1, self.epoch, topic, NAMES, NAMES, (), 10.0)
+        return OpenSessionRequest(
+            client_id=self.name,
+            instance=1,
+            session_epoch=self.epoch,
+            reply_topic=topic,
+            state_names=NAMES,
+            action_names=NAMES,
+            fps=10.0,
+        )
 
 
 class RouterModel(RequestObserver):

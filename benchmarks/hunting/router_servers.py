@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
 
+from msgspec.structs import replace
 import numpy as np
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import read_envelope
-from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.contract.records import GetStatusResponse, OpenSessionRequest, ServerStatus
 from lerobot_serve.contract.schema import Flag, Refusal, StateClass, Status
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 
 HEALTHY, SLOW, HALTED, ABSENT, FAILING, NAN, FORGETFUL, FOREIGN, FULL, TWICE = BEHAVIORS = (
     'well',
@@ -129,31 +126,30 @@ class RouterModelClient:
         if self._server.mood in (ABSENT, HALTED):
             raise ServerUnreachable(f'{self._server.name} does not answer')
 
-    def open(self, ask: SessionRequest, timeout_s: float) -> SimpleNamespace:
+    def open(self, ask: OpenSessionRequest, timeout_s: float) -> SimpleNamespace:
         self._call()
         if self._server.mood == FULL:
             raise SessionRefused(Refusal.CAPACITY, 'hunted')
         self._server.known[ask.client_id] = self._server.policy
         return SimpleNamespace(server=self._server.name, policy=self._server.policy)
 
-    def close(self, ask: SessionRequest, timeout_s: float) -> None:
+    def close(self, ask: OpenSessionRequest, timeout_s: float) -> None:
         self._call()
 
     def reset(self, request: object, timeout_s: float) -> SimpleNamespace:
         self._call()
         return SimpleNamespace(acknowledged=True, text='')
 
-    def status(self, timeout_s: float) -> SimpleNamespace:
+    def status(self, timeout_s: float) -> GetStatusResponse:
         self._call()
-        return SimpleNamespace(
-            state_names=list(NAMES),
-            action_names=list(NAMES),
-            cameras=[],
+        return GetStatusResponse(
+            state_names=NAMES,
+            action_names=NAMES,
             observation_steps=1,
             observation_stride_steps=1,
         )
 
-    def session_request_for(self, ask: SessionRequest) -> SessionRequest:
+    def session_request_for(self, ask: OpenSessionRequest) -> OpenSessionRequest:
         return replace(ask, reply_topic=f'/router/replies{self._server.name}')
 
     def is_matched(self, timeout_s: float) -> bool:

@@ -26,9 +26,8 @@ from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
-from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.contract.records import OpenSessionRequest, ServerStatus
 from lerobot_serve.contract.schema import Codec, Flag, MsgType, Status
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
@@ -138,7 +137,9 @@ def make(outside: HandedOver, writer: StoreWriter, stats: SlotStats) -> Dispatch
     robots = ClientSessions(grace_ns=5 * SECOND, idle_ns=60 * SECOND)
     for number in range(ROBOTS):
         name = f'robot-{number}'
-        ask = SessionRequest(name, 1, 1, f'/{name}/chunk', (), (), (), 30.0)
+        ask = OpenSessionRequest(
+            client_id=name, instance=1, session_epoch=1, reply_topic=f'/{name}/chunk', fps=30.0
+        )
         robots.add(ClientSession(ask, dict(SLOTS), time.monotonic_ns()))
     sticky = PlacementTable(CAPACITY, writer=writer)
     rules = RouterParameters(

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 import time
+
+from msgspec.structs import replace
 
 from benchmarks.harness.client import LIFESPAN_S, open_when_ready, SERVER
 from benchmarks.harness.nodes import running

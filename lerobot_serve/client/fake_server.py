@@ -26,13 +26,14 @@ from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.records import (
     CameraSpec,
     GetStatusResponse,
+    OpenSessionRequest,
     OpenSessionResponse,
     ResetEpisodeRequest,
     ResetEpisodeResponse,
     ServerStatus,
 )
 from lerobot_serve.contract.schema import Codec, Flag
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable
 
 NAMES = ('shoulder.pos', 'elbow.pos')
 CAMERAS = (CameraSpec('observation.images.front', 4, 6),)
@@ -67,8 +68,8 @@ class FakeServer:
         self.held: deque[Observation] = deque()
         self.observations: list[Observation] = []
         self.refusals: deque[Exception] = deque()
-        self.opened: list[SessionRequest] = []
-        self.closed: list[SessionRequest] = []
+        self.opened: list[OpenSessionRequest] = []
+        self.closed: list[OpenSessionRequest] = []
         self.resets: list[ResetEpisodeRequest] = []
         self.links: dict[str, FakeLink] = {}
         # called with each observation that is held
@@ -152,7 +153,7 @@ class FakeLink:
         )
         return policy_info(reply)
 
-    def open(self, request: SessionRequest, _: float) -> OpenSessionResponse:
+    def open(self, request: OpenSessionRequest, _: float) -> OpenSessionResponse:
         self._check_there()
         if self._server.refusals:
             raise self._server.refusals.popleft()
@@ -170,7 +171,7 @@ class FakeLink:
             codec=Codec(request.codec),
         )
 
-    def close_session(self, request: SessionRequest, _: float) -> None:
+    def close_session(self, request: OpenSessionRequest, _: float) -> None:
         self._check_there()
         self._server.closed.append(request)
 

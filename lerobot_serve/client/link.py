@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 from typing import Protocol
 
 import zenoh
@@ -20,12 +19,12 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.names import KEY_ROOT
 from lerobot_serve.contract.records import (
+    OpenSessionRequest,
     OpenSessionResponse,
     ResetEpisodeRequest,
     ResetEpisodeResponse,
 )
-from lerobot_serve.contract.services import client_messages as services
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.zenoh.keys import Role, server_of
 from lerobot_serve.zenoh.link import first_sentence, ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
@@ -60,10 +59,14 @@ class ServerLink(Protocol):
     def reply_topic(self, session_epoch: int, /) -> str:
         """Return where replies of a session arrive."""
 
-    def open(self, session_request: SessionRequest, timeout_s: float, /) -> OpenSessionResponse:
+    def open(
+        self, session_request: OpenSessionRequest, timeout_s: float, /
+    ) -> OpenSessionResponse:
         """Open a session. Raises SessionRefused, too."""
 
-    def close_session(self, session_request: SessionRequest, timeout_s: float, /) -> object: ...
+    def close_session(
+        self, session_request: OpenSessionRequest, timeout_s: float, /
+    ) -> object: ...
 
     def reset(self, request: ResetEpisodeRequest, timeout_s: float, /) -> ResetEpisodeResponse: ...
 
@@ -86,10 +89,9 @@ class ZenohServerLink:
     def __init__(
         self, link: ZenohLink, server: str, client_id: str, callbacks: LinkCallbacks
     ) -> None:
-        messages: ModuleType = services
         self._link, self._server = link, server
         self._client = ZenohSessionClient(
-            link, server, Role.ROBOT, client_id, messages, callbacks.on_presence
+            link, server, Role.ROBOT, client_id, callbacks.on_presence
         )
         self._replies = ZenohReplies(
             link,

@@ -31,9 +31,9 @@ from lerobot_serve.contract.names import (
     is_topic,
     node_name,
 )
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.errors import UserError
 from lerobot_serve.zenoh.credentials import check_credentials
 from lerobot_serve.zenoh.settings import ZenohSettings
@@ -214,15 +214,13 @@ def session_settings(
         raise WrongSettings(f'jpeg_quality is {jpeg_quality!r}', 'give 1 to 100')
     known = {camera.name: camera for camera in info.cameras}
     names = tuple(known) if cameras is None else tuple(cameras)
-    terms = SessionRequest(
-        client_id,
+    terms = OpenSessionRequest(
+        client_id=client_id,
         # distinguishes this process from another one with the same client_id
-        secrets.randbits(63),
-        0,
-        '',
-        info.state_names if state_names is None else tuple(state_names),
-        info.action_names if action_names is None else tuple(action_names),
-        tuple(
+        instance=secrets.randbits(63),
+        state_names=info.state_names if state_names is None else tuple(state_names),
+        action_names=info.action_names if action_names is None else tuple(action_names),
+        cameras=tuple(
             CameraSpec(name, channels=known[name].channels if name in known else 3)
             for name in names
         ),
@@ -232,6 +230,6 @@ def session_settings(
         task=task,
         codec=Codec.named(codec),
         reply_deadline_s=checked_timeout(timeout_s),
-        tags=(*TAGS, *tags),
+        tags=tuple(KeyValue(*tag) for tag in (*TAGS, *tags)),
     )
     return SessionSettings(terms, jpeg_quality)

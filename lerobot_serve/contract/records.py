@@ -65,7 +65,7 @@ class CameraSpec(Struct, frozen=True):
     channels: UInt8 = 3
 
 
-class Extension(Struct, frozen=True, eq=False):
+class Extension(Struct, frozen=True):
     """Optional content that a newer version adds."""
 
     key: Annotated[str, 64] = ''
@@ -98,7 +98,7 @@ class ReplicaState(Struct, frozen=True):
     probes: UInt64 = 0
 
 
-class CameraImage(Struct, frozen=True, eq=False):
+class CameraImage(Struct, frozen=True):
     """One frame of one camera, as part of an observation."""
 
     class Codec(Constants):

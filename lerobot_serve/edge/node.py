@@ -18,8 +18,9 @@ from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
+from lerobot_serve.contract import records
 from lerobot_serve.contract.data_path.execution_report import Halt
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge import clock, wiring
 from lerobot_serve.edge.control.loop import ControlLoop
 from lerobot_serve.edge.control.operator_control import ServiceReply
@@ -56,6 +57,7 @@ from lerobot_serve.edge.session.transport.policy_server_transport import PolicyS
 from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks, ServerLinks
 from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.session_messages import record_of
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
@@ -217,7 +219,7 @@ class EdgeController(SteadyClockNode):
             logs=self._logs,
         )
 
-    def _session_request(self, epoch: int, reply_topic: str) -> SessionRequest:
+    def _session_request(self, epoch: int, reply_topic: str) -> records.OpenSessionRequest:
         return make_session_request(
             self._settings.current,
             self.robot,
@@ -360,7 +362,10 @@ class EdgeController(SteadyClockNode):
         self._listener.outcome_received(message.episode_id, message.outcome, message.text)
         self._runner.on_outcome(message)
         self._action.poll()
-        self._outcomes.add(message)
+        try:
+            self._outcomes.add(record_of(message, records.EpisodeOutcome))
+        except Malformed as error:
+            self._core.status.count_dropped(error.reason)
 
     def _on_timer(self) -> None:
         self._state_publisher.publish(self._state())

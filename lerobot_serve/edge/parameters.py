@@ -20,6 +20,7 @@ from lerobot_serve.contract.names import (
     OVER_ROS,
 )
 from lerobot_serve.contract.services.session import TAG_KEY_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.edge.network_profiles import DEFAULT_PROFILE, PROFILES, with_profile
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
@@ -317,8 +318,8 @@ class EdgeParameters:
         return 1 / (fps * self.interpolation_multiplier)
 
 
-def read_tags(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return key and value of each tag. Raises ParameterError."""
+def read_tags(texts: tuple[str, ...]) -> tuple[KeyValue, ...]:
+    """Raises ParameterError."""
     tags = []
     for text in texts:
         key, separator, value = text.partition('=')
@@ -328,7 +329,7 @@ def read_tags(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
                 f'tags must be KEY=VALUE in printable text, a key of at most {TAG_KEY_LIMIT} and '
                 f'a value of at most {TAG_VALUE_LIMIT} bytes, got {text!r}'
             )
-        tags.append((key, value))
+        tags.append(KeyValue(key, value))
     if len(tags) > TAGS_LIMIT:
         raise ParameterError(f'tags may have {TAGS_LIMIT} entries, got {len(tags)}')
     return tuple(tags)

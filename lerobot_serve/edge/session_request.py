@@ -8,12 +8,10 @@ from dataclasses import replace
 
 from lerobot_serve.cage import limits_encoding
 from lerobot_serve.cage.description import ActionLimit
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import CameraSpec, Extension, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.contract.services.session import (
-    SESSION_EXTENSION_BYTES_LIMIT,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import SESSION_EXTENSION_BYTES_LIMIT
 from lerobot_serve.edge.parameters import EdgeParameters, read_tags
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.units import limits_for_policy
@@ -29,12 +27,13 @@ def make_session_request(
     reply_topic: str,
     task: str,
     cameras: tuple[CameraSpec, ...] | None = None,
-) -> SessionRequest:
+) -> OpenSessionRequest:
     """
     Build the session request of a robot. `instance` distinguishes this process from another one
     with the same name; `cameras` have their sizes once those are known.
     """
-    return SessionRequest(
+    return OpenSessionRequest(
+        schema_version=SCHEMA_VERSION,
         client_id=client_id,
         instance=instance,
         session_epoch=epoch,
@@ -68,14 +67,12 @@ def chunk_rate_warnings(
     ]
 
 
-def limits_extension(
-    parameters: EdgeParameters, robot: RobotDescription
-) -> tuple[tuple[str, bytes], ...]:
+def limits_extension(parameters: EdgeParameters, robot: RobotDescription) -> tuple[Extension, ...]:
     """Return the limits as a session extension, in the policy's names and units."""
     shared = _encoded(parameters, robot, limits_for_policy(robot.actions, robot.action_units))
     # omitted for a robot with hundreds of actions
     return (
-        ((limits_encoding.EXTENSION_KEY, shared),)
+        (Extension(limits_encoding.EXTENSION_KEY, shared),)
         if len(shared) <= SESSION_EXTENSION_BYTES_LIMIT
         else ()
     )

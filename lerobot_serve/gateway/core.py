@@ -14,6 +14,7 @@ import contextlib
 import time
 from typing import Protocol
 
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.caller_session import CallerSession
 from lerobot_serve.gateway.callers.episode_names import EpisodeNames
@@ -22,7 +23,6 @@ from lerobot_serve.gateway.counters import GatewayCounters
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.upstream import (
     PolicyContract,
-    SessionTerms,
     Upstream,
     UpstreamSession,
 )
@@ -82,7 +82,9 @@ class Gateway:
         """Return what is served now. Raises PredictionError (UNAVAILABLE)."""
         return await self._upstream.describe()
 
-    async def session(self, caller: Caller, terms: SessionTerms | None = None) -> UpstreamSession:
+    async def session(
+        self, caller: Caller, terms: OpenSessionRequest | None = None
+    ) -> UpstreamSession:
         """
         Return the session of a caller, and open it first where there is none, on its terms. Raises
         PredictionError: OVERLOADED above `max_callers`, UNAVAILABLE without a server, and after

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import (
@@ -22,7 +23,7 @@ from lerobot_serve.gateway.callers.predictions import (
     PredictionRequest,
     Status,
 )
-from lerobot_serve.gateway.upstream import check_request, PolicyContract, SessionTerms
+from lerobot_serve.gateway.upstream import check_request, PolicyContract
 
 EXAMPLE_CONTRACT = PolicyContract(
     policy='fake',
@@ -51,7 +52,7 @@ class FakeUpstream:
         self.open_sessions: dict[str, FakeSession] = {}
         self.opened = 0
         # of each session, in order; None for a caller without
-        self.terms: list[SessionTerms | None] = []
+        self.terms: list[OpenSessionRequest | None] = []
         self.fail_with: PredictionError | None = None
         self._released = asyncio.Event()
         self._released.set()
@@ -77,7 +78,7 @@ class FakeUpstream:
         self._check()
         return self.contract
 
-    async def open(self, caller: Caller, terms: SessionTerms | None = None) -> FakeSession:
+    async def open(self, caller: Caller, terms: OpenSessionRequest | None = None) -> FakeSession:
         """Open a session. Raises `fail_with`, and PredictionError for names of another policy."""
         self._check()
         if terms:
@@ -88,7 +89,7 @@ class FakeUpstream:
         self.opened += 1
         return session
 
-    def _check_terms(self, terms: SessionTerms) -> None:
+    def _check_terms(self, terms: OpenSessionRequest) -> None:
         if terms.action_names != self.contract.action_names:
             raise PredictionError(
                 Status.INVALID,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -45,25 +45,6 @@ class PolicyContract:
     text: str = ''
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTerms:
-    """
-    What a caller demands of its session; the server refuses names that are not its own.
-
-    fps     control steps in a second; 0: those of the policy
-    policy  id or fingerprint that must predict; empty: any
-    tags    labels for logs and traces
-    """
-
-    state_names: tuple[str, ...]
-    action_names: tuple[str, ...]
-    cameras: tuple[CameraSpec, ...]
-    fps: float = 0.0
-    policy: str = ''
-    task: str = ''
-    tags: tuple[tuple[str, str], ...] = ()
-
-
 class UpstreamSession(Protocol):
     """The session of one caller."""
 
@@ -87,7 +68,9 @@ class Upstream(Protocol):
     async def describe(self) -> PolicyContract:
         """Return what is served now. Raises PredictionError (UNAVAILABLE)."""
 
-    async def open(self, caller: Caller, terms: SessionTerms | None = None) -> UpstreamSession:
+    async def open(
+        self, caller: Caller, terms: OpenSessionRequest | None = None
+    ) -> UpstreamSession:
         """
         Open the session of a caller, without terms on those of the policy. Raises PredictionError.
         """

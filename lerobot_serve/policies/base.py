@@ -14,9 +14,13 @@ from typing import Protocol, runtime_checkable
 
 from lerobot_serve.arrays import Float32Array, FrameArray
 from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
+from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.errors import UserError
+
+# a camera that a policy needs, as policies of other packages name it
+PolicyCamera = CameraSpec
 
 
 class PolicyError(UserError):
@@ -49,16 +53,6 @@ class LoadOptions:
     dtype: str = ''
     trusted_packages: tuple[str, ...] = ()
     embedding_cache_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyCamera:
-    """One camera that a policy needs."""
-
-    name: str
-    height: int
-    width: int
-    channels: int = 3
 
 
 @dataclass(frozen=True, slots=True)

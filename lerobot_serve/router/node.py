@@ -30,7 +30,7 @@ from lerobot_serve.ros.contract.server_links import (
     NoSessionPublisher,
     serve_over_zenoh,
 )
-from lerobot_serve.ros.contract.session_messages import session_request_from_message
+from lerobot_serve.ros.contract.session_messages import message_of, session_request_from_message
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
@@ -106,7 +106,12 @@ class PolicyRouter(LifecycleNode):
     def _create_interfaces(self) -> None:
         observation_topic = self._observations.topic_name
         self._router_services = RouterServices(
-            self, self._replies, self._drops, session_request_from_message, observation_topic
+            self,
+            self._replies,
+            self._drops,
+            session_request_from_message,
+            message_of,
+            observation_topic,
         )
         # separate callback group: a callback that awaits must not block the others
         handlers = create_services(self, self._router_services.table(), ReentrantCallbackGroup())

@@ -17,8 +17,9 @@ from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.observation import read_queue_remaining
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import MsgType, Refusal, StateClass, Status
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.quotas.no_session_limiter import NoSessionLimiter
 from lerobot_serve.quotas.quotas import Quotas
 from lerobot_serve.server.error_replies import error_chunk
@@ -232,7 +233,7 @@ class ServerCore:
         """Refuse new sessions and requests; queued requests still get a reply."""
         self._refusal = refusal
 
-    def open(self, request: SessionRequest, now_ns: int) -> tuple[Session, Session | None]:
+    def open(self, request: OpenSessionRequest, now_ns: int) -> tuple[Session, Session | None]:
         """Return the session and the one it replaces. Raises SessionRefused."""
         if self._refusal:
             raise self._refusal
@@ -258,7 +259,7 @@ class ServerCore:
         batch, single_s = statistics.batch_size(), statistics.single_s()
         return min(most, admission.max_robots(service_s, demand, batch, single_s))
 
-    def _chunk_duration_s(self, request: SessionRequest | None) -> float:
+    def _chunk_duration_s(self, request: OpenSessionRequest | None) -> float:
         """Return how long a client executes a chunk; without a client, at the trained rate."""
         rows = self.description.chunk_size
         if request and request.wants_rtc and self.description.supports_rtc:
@@ -340,7 +341,7 @@ class ServerCore:
         """Number of queued requests."""
         return len(self._request_queue)
 
-    def load_report(self, request: SessionRequest | None = None) -> LoadReport:
+    def load_report(self, request: OpenSessionRequest | None = None) -> LoadReport:
         """
         Return the load of the server; `request` is that of the client that receives the report.
         """
@@ -353,16 +354,7 @@ class ServerCore:
 
 def one_shot_session(key: str, rules: ServerParameters) -> Session:
     """Return the session of a request without a session."""
-    request = SessionRequest(
-        client_id=key,
-        instance=0,
-        session_epoch=0,
-        reply_topic='',
-        state_names=(),
-        action_names=(),
-        cameras=(),
-        fps=0.0,
-    )
+    request = OpenSessionRequest(client_id=key)
     return Session(request, key, SCHEMA_VERSION, rules.default_task, (), rules.pin_task)
 
 

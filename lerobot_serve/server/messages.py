@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from lerobot_serve.contract import records
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.limits import REASON_LIMIT, SCHEMA_VERSION, SCHEMA_VERSION_MIN
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services import action_range
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
@@ -153,7 +153,7 @@ def fill_refused(
 
 
 def fill_load(
-    response: OpenSession.Response, core: ServerCore, session_request: SessionRequest | None
+    response: OpenSession.Response, core: ServerCore, session_request: OpenSessionRequest | None
 ) -> OpenSession.Response:
     """Fill in the load, for a client that chooses among several servers."""
     report = core.load_report(session_request)

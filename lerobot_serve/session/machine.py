@@ -9,19 +9,17 @@ actions, of which server, how often and after which pause is for the owner to de
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from enum import auto, Enum
 from typing import Generic, TypeVar
 
+from msgspec.structs import replace
+
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
-from lerobot_serve.contract.records import OpenSessionResponse
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import OpenSessionRequest, OpenSessionResponse
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.session.numbers import LATE_CHUNK, SessionNumbers
 
 # what an owner gets back with the reply to a request
@@ -90,7 +88,7 @@ class SessionMachine(SessionNumbers, Generic[Call]):
     def __init__(self, client_id: str, session_epoch: int | None = None) -> None:
         super().__init__(client_id, session_epoch)
         self.state, self.why_lost = CLOSED, ''
-        self.requested: SessionRequest | None = None
+        self.requested: OpenSessionRequest | None = None
         self.agreement: OpenSessionResponse | None = None
         self.in_flight: Call | None = None
 
@@ -100,14 +98,21 @@ class SessionMachine(SessionNumbers, Generic[Call]):
 
     # the session
 
-    def request(self, terms: SessionRequest, reply_topic: Callable[[int], str]) -> SessionRequest:
+    def request(
+        self, terms: OpenSessionRequest, reply_topic: Callable[[int], str]
+    ) -> OpenSessionRequest:
         """Return the request of another session on these terms: send it."""
         self._move(Event.REQUESTED)
         epoch = self.next_session_epoch()
-        self.requested = replace(terms, session_epoch=epoch, reply_topic=reply_topic(epoch))
+        self.requested = replace(
+            terms,
+            schema_version=SCHEMA_VERSION,
+            session_epoch=epoch,
+            reply_topic=reply_topic(epoch),
+        )
         return self.requested
 
-    def opened(self, request: SessionRequest, agreement: OpenSessionResponse) -> bool:
+    def opened(self, request: OpenSessionRequest, agreement: OpenSessionResponse) -> bool:
         """
         Use a session that was opened, and await no reply of the one before. Return False for one
         that nobody uses: close it.
@@ -120,7 +125,9 @@ class SessionMachine(SessionNumbers, Generic[Call]):
             self.begin_session(agreement.schema_version)
         return self.is_open
 
-    def failed(self, request: SessionRequest, error: SessionRefused | ServerUnreachable) -> None:
+    def failed(
+        self, request: OpenSessionRequest, error: SessionRefused | ServerUnreachable
+    ) -> None:
         """Note why a session was not opened."""
         if request is self.requested:
             self._move(Event.FAILED)

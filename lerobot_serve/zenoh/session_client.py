@@ -9,39 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import time
-from typing import Any, Protocol
+from typing import TypeVar
 
-from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
+from lerobot_serve.contract.codec import encode
+from lerobot_serve.contract.records import (
+    CloseSessionRequest,
+    CloseSessionResponse,
+    GetStatusResponse,
+    OpenSessionRequest,
+    OpenSessionResponse,
+    ReportOutcomeRequest,
+    ReportOutcomeResponse,
+    ResetEpisodeRequest,
+    ResetEpisodeResponse,
 )
+from lerobot_serve.contract.services import messages
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.link import forwarded, is_matched, ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S, LinkSender
 from lerobot_serve.zenoh.server_name import ServerInstances
 from lerobot_serve.zenoh.traffic import Traffic
 
+R = TypeVar('R')
 MATCH_POLL_S = 0.002
 # requests of a QueuedSessionClient that wait for its link
 QUEUED_REQUESTS = 64
-SAME_VERSION = 'both ends need the same version of lerobot_serve'
-
-
-class ServiceMessages(Protocol):
-    """
-    The services of the contract as CDR bytes; ros.contract.service_bytes implements it. A method
-    returns a message of lerobot_serve_interfaces.
-    """
-
-    def open_request(self, session_request: SessionRequest) -> bytes: ...
-
-    def close_request(self, client_id: str, session_epoch: int) -> bytes: ...
-
-    def encode(self, request: Any) -> bytes: ...
-
-    def decode(self, service: str, raw: bytes) -> Any: ...
 
 
 class ZenohSessionClient:
@@ -53,11 +46,10 @@ class ZenohSessionClient:
         server: str,
         role: Role,
         client_id: str,
-        messages: ServiceMessages,
         on_presence: Callable[[bool], None],
     ) -> None:
         """A thread of Zenoh calls `on_presence` when the server comes or goes."""
-        self.server, self._link, self._messages = server, link, messages
+        self.server, self._link = server, link
         at = ServerKeys(link.settings.site, server)
         self.keys: ClientKeys = at.client(role, client_id)
         # why no server is used under this name, with the remedy; empty for one server
@@ -81,69 +73,56 @@ class ZenohSessionClient:
         """Return whether one server has a token: it runs, and is reached."""
         return self._is_alive and not self.conflict
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> Any:
+    def open(self, request: OpenSessionRequest, timeout_s: float) -> OpenSessionResponse:
         """Open a session, return the response. Raises SessionRefused and ServerUnreachable."""
-        request = self._messages.open_request(session_request)
+        raw = messages.encode_request(request)
         self._check_name()
-        reply = self._call('open_session', request, timeout_s)
-        if not reply.accepted:
-            known = reply.code in tuple(Refusal)
-            reason = reply.reason or f'{self.server} gave no reason; {SAME_VERSION}'
-            raise SessionRefused(Refusal(reply.code) if known else Refusal.NOT_READY, reason)
-        return reply
+        reply = self._call('open_session', raw, OpenSessionResponse, timeout_s)
+        return messages.check_accepted(self.server, reply)
 
-    def close(self, session_request: SessionRequest, timeout_s: float) -> Any:
+    def close(self, request: OpenSessionRequest, timeout_s: float) -> CloseSessionResponse:
         """Close a session. Raises ServerUnreachable."""
-        request = self._messages.close_request(
-            session_request.client_id, session_request.session_epoch
-        )
-        return self._call('close_session', request, timeout_s)
+        raw = encode(CloseSessionRequest(request.client_id, request.session_epoch))
+        return self._call('close_session', raw, CloseSessionResponse, timeout_s)
 
-    def reset(self, request: Any, timeout_s: float) -> Any:
+    def reset(self, request: ResetEpisodeRequest, timeout_s: float) -> ResetEpisodeResponse:
         """Begin the next episode. Raises ServerUnreachable."""
         self._check_name()
-        return self._call('reset_episode', self._messages.encode(request), timeout_s)
+        return self._call('reset_episode', encode(request), ResetEpisodeResponse, timeout_s)
 
-    def announce(self, request: Any, on_refusal: Callable[[str], None]) -> None:
+    def announce(self, request: ResetEpisodeRequest, on_refusal: Callable[[str], None]) -> None:
         """Announce the next episode without waiting."""
 
         def check(raw: bytes) -> None:
-            try:
-                reply = self._messages.decode('reset_episode', raw)
-            except ValueError as error:
-                on_refusal(f'the reply cannot be read ({error}); {SAME_VERSION}')
-                return
+            reply = messages.read_decision(ResetEpisodeResponse, raw)
             if not reply.acknowledged:
                 on_refusal(reply.text)
 
         key = self.keys.service('reset_episode')
-        self._link.call_later(key, self._messages.encode(request), check, on_refusal)
+        self._link.call_later(key, encode(request), check, on_refusal)
 
-    def report_outcome(self, request: Any, on_reply: Callable[[bool, str], None]) -> None:
+    def report_outcome(
+        self, request: ReportOutcomeRequest, on_reply: Callable[[bool, str], None]
+    ) -> None:
         """
         Report the outcome of an episode to a router, without waiting. `on_reply` gets its
         decision; it is not called where the call fails, so that the caller reports again.
         """
 
         def check(raw: bytes) -> None:
-            try:
-                reply = self._messages.decode('report_outcome', raw)
-            except ValueError as error:
-                on_reply(False, f'the reply cannot be read ({error}); {SAME_VERSION}')
-                return
+            reply = messages.read_decision(ReportOutcomeResponse, raw)
             on_reply(reply.accepted, reply.text)
 
-        key = self.keys.service('report_outcome')
-        self._link.call_later(key, self._messages.encode(request), check)
+        self._link.call_later(self.keys.service('report_outcome'), encode(request), check)
 
     def probe(self, on_reply: Callable[[], None]) -> None:
         """Request the status without waiting."""
         self._link.call_later(self.keys.service('get_status'), b'', lambda _: on_reply())
 
-    def status(self, timeout_s: float) -> Any:
+    def status(self, timeout_s: float) -> GetStatusResponse:
         """Return the status of the server. Raises ServerUnreachable."""
         self._check_name()
-        return self._call('get_status', b'', timeout_s)
+        return self._call('get_status', b'', GetStatusResponse, timeout_s)
 
     def wait_until_matched(self, publisher_count: Callable[[], int], timeout_s: float) -> bool:
         """Wait until the server reads the requests; return False after the timeout."""
@@ -173,14 +152,9 @@ class ZenohSessionClient:
         if self.conflict:
             raise ServerUnreachable(self.conflict)
 
-    def _call(self, service: str, request: bytes, timeout_s: float) -> Any:
+    def _call(self, service: str, request: bytes, kind: type[R], timeout_s: float) -> R:
         raw = self._link.call(self.keys.service(service), request, timeout_s)
-        try:
-            return self._messages.decode(service, raw)
-        except ValueError as error:
-            raise ServerUnreachable(
-                f'{self.server}, {service}: the reply cannot be read ({error}); {SAME_VERSION}'
-            ) from None
+        return messages.read_response(kind, raw, f'{self.server}, {service}')
 
 
 class QueuedSessionClient(ZenohSessionClient):
@@ -194,14 +168,13 @@ class QueuedSessionClient(ZenohSessionClient):
         link: ZenohLink,
         server: str,
         name: str,
-        messages: ServiceMessages,
         on_presence: Callable[[bool], None],
         *,
         on_drop: Callable[[str], None],
         lifespan_s: float = LIFESPAN_S,
     ) -> None:
         """`on_drop` gets `link_full` for a request that waited for `lifespan_s`; any thread."""
-        super().__init__(link, server, Role.ROUTER, name, messages, on_presence)
+        super().__init__(link, server, Role.ROUTER, name, on_presence)
         self._sender = LinkSender(
             self._requests.put, on_drop, limit=QUEUED_REQUESTS, lifespan_s=lifespan_s
         )

@@ -18,7 +18,7 @@ from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
 from lerobot_serve.contract.data_path.observation import Observation as WireObservation
 from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.limits import SCHEMA_VERSION
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec, Flag, Refusal, Status
 from lerobot_serve.contract.services.policy_service import (
     Camera,
@@ -28,7 +28,7 @@ from lerobot_serve.contract.services.policy_service import (
     Session,
     Tag,
 )
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import SessionRefused
 
 ENCODINGS = {Codec.RAW: ENUMS['Encoding']['RGB8'], Codec.JPEG: ENUMS['Encoding']['JPEG']}
 NAMES = {number: name for name, number in ENUMS['Status'].items()}
@@ -52,7 +52,7 @@ REFUSALS = {
 }
 
 
-def session_message(request: SessionRequest) -> bytes:
+def session_message(request: OpenSessionRequest) -> bytes:
     """Return the first message of a stream."""
     session = Session(
         state_names=request.state_names,
@@ -64,7 +64,7 @@ def session_message(request: SessionRequest) -> bytes:
         fps=request.fps,
         policy=request.policy,
         task=request.task,
-        tags=[Tag(key=key, value=value) for key, value in request.tags],
+        tags=[Tag(key=tag.key, value=tag.value) for tag in request.tags],
     )
     return bytes(Observation(session=session).SerializeToString())
 

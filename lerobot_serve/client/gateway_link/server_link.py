@@ -29,10 +29,14 @@ from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.header import Envelope
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Unencodable
-from lerobot_serve.contract.records import ResetEpisodeRequest, ResetEpisodeResponse
+from lerobot_serve.contract.records import (
+    OpenSessionRequest,
+    ResetEpisodeRequest,
+    ResetEpisodeResponse,
+)
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.policy_service import Action
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable
 
 SHOWN_BYTES = 80
 
@@ -110,7 +114,7 @@ class GatewayServerLink:
         self._lock = threading.Lock()
         self._call: PredictionCall | None = None
         self._opening: Opening | None = None
-        self._opened_for: SessionRequest | None = None
+        self._opened_for: OpenSessionRequest | None = None
         # of the session, and of its newest request
         self._cameras: Collection[str] = ()
         self._timeout_s = 0.0
@@ -124,7 +128,7 @@ class GatewayServerLink:
         """Return a name for the stream; nothing is addressed by it."""
         return f'PredictStream/{session_epoch:08x}'
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> GatewayAgreement:
+    def open(self, session_request: OpenSessionRequest, timeout_s: float) -> GatewayAgreement:
         """Open a session. Raises SessionRefused, ServerUnreachable and WrongSettings."""
         self._end_call()
         opening = Opening()
@@ -175,7 +179,7 @@ class GatewayServerLink:
         """Acknowledge: the next request has another episode id, and begins the episode."""
         return ResetEpisodeResponse(True, '')
 
-    def close_session(self, session_request: SessionRequest, timeout_s: float) -> None:
+    def close_session(self, session_request: OpenSessionRequest, timeout_s: float) -> None:
         """End the stream of a session; the gateway closes it."""
         # by now the stream may be that of another session under the same name
         call = self._take_call() if session_request is self._opened_for else None

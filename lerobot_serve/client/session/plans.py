@@ -31,11 +31,8 @@ from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
 from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.names import is_printable
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.session.machine import SessionLost
 
 # between attempts to open a session, doubled each time
@@ -247,7 +244,7 @@ class SessionPlans:
                 self._release()
                 self.is_released = True
 
-    def _close_at_server(self, request: SessionRequest) -> None:
+    def _close_at_server(self, request: OpenSessionRequest) -> None:
         # a server that is away ends the session by itself
         with contextlib.suppress(ServerUnreachable):
             self._link.close_session(request, CLOSE_TIMEOUT_S)

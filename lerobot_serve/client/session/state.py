@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import threading
 
+from msgspec.structs import replace
 import numpy as np
 
 from lerobot_serve.client.errors import AWAIT_EACH, ClientClosed, Superseded
@@ -23,13 +24,13 @@ from lerobot_serve.contract.data_path.header import Header, read_envelope
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.contract.records import OpenSessionResponse, ResetEpisodeRequest
-from lerobot_serve.contract.schema import Codec
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
+from lerobot_serve.contract.records import (
+    OpenSessionRequest,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
 )
+from lerobot_serve.contract.schema import Codec
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.session.machine import ReplyDropped, SessionMachine, State
 from lerobot_serve.session.numbers import LATE_CHUNK, STALE_EPISODE, STALE_EPOCH
 from lerobot_serve.session.turns import Turns
@@ -44,7 +45,7 @@ EPISODE_ENDED = 'its episode ended'
 class SessionSettings:
     """The terms on which a session is opened, and how its images are encoded."""
 
-    terms: SessionRequest
+    terms: OpenSessionRequest
     jpeg_quality: int = 90
 
 
@@ -86,14 +87,14 @@ class SessionState:
 
     # the session
 
-    def request(self, reply_topic: Callable[[int], str]) -> SessionRequest:
+    def request(self, reply_topic: Callable[[int], str]) -> OpenSessionRequest:
         """Return the request of another session. Raises ClientClosed."""
         with self._lock:
             # it may have waited for a thread
             self.check_usable()
             return self.machine.request(replace(self.terms, task=self._task), reply_topic)
 
-    def opened(self, request: SessionRequest, agreement: OpenSessionResponse) -> bool:
+    def opened(self, request: OpenSessionRequest, agreement: OpenSessionResponse) -> bool:
         """Use a session; return False for one that nobody uses."""
         with self._lock:
             is_used = self.machine.opened(request, agreement)
@@ -103,7 +104,9 @@ class SessionState:
                 self._history = self._history.resized(max(1, steps), max(1, stride))
             return is_used
 
-    def failed(self, request: SessionRequest, error: SessionRefused | ServerUnreachable) -> None:
+    def failed(
+        self, request: OpenSessionRequest, error: SessionRefused | ServerUnreachable
+    ) -> None:
         """Note why a session was not opened."""
         with self._lock:
             self.machine.failed(request, error)

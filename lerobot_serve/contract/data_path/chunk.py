@@ -17,7 +17,6 @@ from lerobot_serve.contract.data_path.header import (
     write_envelope_fields,
 )
 from lerobot_serve.contract.data_path.message_parts import (
-    Extension,
     NO_ACTIONS,
     read_actions,
     read_extensions,
@@ -26,6 +25,7 @@ from lerobot_serve.contract.data_path.message_parts import (
 )
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.limits import FINGERPRINT_LIMIT, SLOT_LIMIT, TEXT_LIMIT
+from lerobot_serve.contract.records import Extension
 from lerobot_serve.contract.schema import MsgType, Status
 
 SEED = struct.Struct('<Q')

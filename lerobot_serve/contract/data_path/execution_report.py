@@ -19,9 +19,10 @@ import numpy as np
 
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.contract.cdr import FLOAT32
-from lerobot_serve.contract.data_path.message_parts import Extension, EXTENSION_BYTES_LIMIT
+from lerobot_serve.contract.data_path.message_parts import EXTENSION_BYTES_LIMIT
 from lerobot_serve.contract.data_path.observation import read_extension
 from lerobot_serve.contract.errors import Malformed, Unencodable
+from lerobot_serve.contract.records import Extension
 
 KEY = 'lerobot_serve.executed'
 VERSION = 1

@@ -14,6 +14,7 @@ from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part, read_part
 from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.contract.limits import ID_LIMIT, KEY_LIMIT
+from lerobot_serve.contract.records import Extension
 from lerobot_serve.contract.schema import Codec
 
 # far above the need of any robot, far below a harmful size
@@ -42,14 +43,6 @@ class Image:
     channels: int = 3
     channel_bytes: int = 1
     steps_back: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Extension:
-    """Extension.msg: optional content of a later version or another vendor."""
-
-    key: str
-    value: Uint8Array | bytes
 
 
 def write_actions(writer: CdrWriter, actions: Float32Array, what: str) -> None:

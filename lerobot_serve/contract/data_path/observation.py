@@ -18,7 +18,6 @@ from lerobot_serve.contract.data_path.header import (
 )
 from lerobot_serve.contract.data_path.message_parts import (
     ACTION_VALUES_LIMIT,
-    Extension,
     find_extension,
     Image,
     NO_ACTIONS,
@@ -33,6 +32,7 @@ from lerobot_serve.contract.data_path.message_parts import (
 )
 from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.contract.limits import FINGERPRINT_LIMIT, ID_LIMIT, TASK_LIMIT
+from lerobot_serve.contract.records import Extension
 from lerobot_serve.contract.schema import MsgType
 
 PROGRESS = struct.Struct('<IfI')

@@ -9,11 +9,14 @@ JSON of the lowest and the highest value of each action, in the order and the un
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 import json
 from math import isfinite
 from typing import Any
+
+from lerobot_serve.contract.records import Extension
+from lerobot_serve.contract.services.session import extension_bytes
 
 KEY = 'lerobot_serve.action_range'
 BYTES_LIMIT = 1 << 16
@@ -62,9 +65,9 @@ def decode(data: bytes) -> ActionRange:
     return ActionRange(_numbers(content.get('low')), _numbers(content.get('high')))
 
 
-def find(extensions: Sequence[tuple[str, bytes]]) -> ActionRange | None:
-    """Return the range from the (key, bytes) extensions, None without one. Raises ValueError."""
-    data = dict(extensions).get(KEY)
+def find(extensions: Iterable[Extension]) -> ActionRange | None:
+    """Return the range from extensions, None without one. Raises ValueError."""
+    data = extension_bytes(extensions, KEY)
     return None if data is None else decode(data)
 
 

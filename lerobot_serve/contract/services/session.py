@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The session request of a client, and the errors that reject it."""
+"""Checks of a session request, and the errors that reject it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.names import is_reply_key, REPLY_TOPIC_FORMS
-from lerobot_serve.contract.records import CameraSpec
-from lerobot_serve.contract.schema import Codec, Refusal
+from lerobot_serve.contract.records import Extension, OpenSessionRequest
+from lerobot_serve.contract.schema import Refusal
 
 # limits of a session request: many sessions are kept for long
 SESSION_EXTENSIONS_LIMIT = 64
@@ -30,35 +29,15 @@ class ServerUnreachable(Exception):
     """The server did not respond; it may later."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRequest:
-    """The request half of OpenSession.srv."""
-
-    client_id: str
-    instance: int
-    session_epoch: int
-    reply_topic: str
-    state_names: tuple[str, ...]
-    action_names: tuple[str, ...]
-    cameras: tuple[CameraSpec, ...]
-    fps: float
-    schema_version: int = SCHEMA_VERSION
-    robot_type: str = ''
-    policy: str = ''
-    task: str = ''
-    wants_rtc: bool = False
-    rtc_execution_horizon: int = 0
-    codec: int = Codec.JPEG
-    reply_deadline_s: float = 0.0
-    # (key, value) labels for logs and traces, without any other effect
-    tags: tuple[tuple[str, str], ...] = ()
-    # (key, bytes); an unknown key is forwarded or ignored
-    extensions: tuple[tuple[str, bytes], ...] = ()
-
-
-def format_tags(session_request: SessionRequest) -> str:
+def format_tags(session_request: OpenSessionRequest) -> str:
     """Return the tags as one text for logs and traces."""
-    return ', '.join(f'{key}={value}' for key, value in session_request.tags)
+    return ', '.join(f'{tag.key}={tag.value}' for tag in session_request.tags)
+
+
+def extension_bytes(extensions: Iterable[Extension], key: str) -> bytes | None:
+    """Return the content of the extension with this key, None without one."""
+    value = {each.key: each.value for each in extensions}.get(key)
+    return None if value is None else bytes(value)
 
 
 def aspect_ratio_warning(name: str, given: tuple[int, int], wanted: tuple[int, int]) -> str:
@@ -76,7 +55,7 @@ def aspect_ratio_warning(name: str, given: tuple[int, int], wanted: tuple[int, i
     )
 
 
-def check_ros_reply_topic(session_request: SessionRequest) -> None:
+def check_ros_reply_topic(session_request: OpenSessionRequest) -> None:
     """
     Raise SessionRefused for a Zenoh key as the reply topic of a session over ROS 2: only Zenoh
     knows whose key it is.
@@ -90,7 +69,7 @@ def check_ros_reply_topic(session_request: SessionRequest) -> None:
         )
 
 
-def is_older(request: SessionRequest, known: SessionRequest) -> bool:
+def is_older(request: OpenSessionRequest, known: OpenSessionRequest) -> bool:
     """
     Return whether a session of the same client is older. Each has the next epoch, or, in a gateway
     whose caller came back, any.
@@ -100,7 +79,7 @@ def is_older(request: SessionRequest, known: SessionRequest) -> bool:
 
 
 def check_client_id_is_free(
-    known: SessionRequest, session_request: SessionRequest, silent_ns: int, grace_ns: int
+    known: OpenSessionRequest, session_request: OpenSessionRequest, silent_ns: int, grace_ns: int
 ) -> None:
     """
     Raise SessionRefused when another robot with this client_id sent a message less than `grace_ns`

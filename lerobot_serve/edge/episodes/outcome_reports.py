@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 import threading
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from lerobot_serve_interfaces.msg import EpisodeOutcome
-from lerobot_serve_interfaces.srv import ReportOutcome
+from msgspec.structs import replace
+
+from lerobot_serve.contract.records import EpisodeOutcome, ReportOutcomeRequest
 
 # a try ends before the next one: CALL_LATER_S of the link is shorter
 LIMIT, TRIES, RETRY_NS = 64, 10, 3_000_000_000
@@ -25,7 +26,9 @@ class OutcomeClient(Protocol):
 
     def is_available(self) -> bool: ...
 
-    def report_outcome(self, request: Any, on_reply: Callable[[bool, str], None], /) -> None:
+    def report_outcome(
+        self, request: ReportOutcomeRequest, on_reply: Callable[[bool, str], None], /
+    ) -> None:
         """Report without waiting; `on_reply` gets whether it is accepted, and a text."""
 
 
@@ -33,7 +36,7 @@ class OutcomeClient(Protocol):
 class Report:
     """An outcome without a reply, and when it was sent last."""
 
-    message: EpisodeOutcome
+    outcome: EpisodeOutcome
     tries: int = 0
     sent_ns: int | None = None
 
@@ -64,14 +67,14 @@ class OutcomeReports:
         self._waiting: dict[str, Report] = {}
         self._lock = threading.Lock()
 
-    def add(self, message: EpisodeOutcome) -> None:
+    def add(self, outcome: EpisodeOutcome) -> None:
         """Report an outcome, unless it is of another robot."""
-        if message.client_id not in ('', self._client_id):
+        if outcome.client_id not in ('', self._client_id):
             return
-        message.client_id = self._client_id
+        outcome = replace(outcome, client_id=self._client_id)
         with self._lock:
-            self._waiting.pop(message.episode_id, None)
-            self._waiting[message.episode_id] = Report(message)
+            self._waiting.pop(outcome.episode_id, None)
+            self._waiting[outcome.episode_id] = Report(outcome)
             is_full = len(self._waiting) > LIMIT
             if is_full:
                 del self._waiting[next(iter(self._waiting))]
@@ -92,9 +95,7 @@ class OutcomeReports:
         if not (isinstance(client, OutcomeClient) and client.is_available()):
             return
         for report in self._due(self._clock()):
-            client.report_outcome(
-                ReportOutcome.Request(outcome=report.message), self._on_reply_to(report)
-            )
+            client.report_outcome(ReportOutcomeRequest(report.outcome), self._on_reply_to(report))
 
     def _due(self, now_ns: int) -> list[Report]:
         with self._lock:
@@ -106,14 +107,14 @@ class OutcomeReports:
             for report in due:
                 report.sent_ns, report.tries = now_ns, report.tries + 1
                 if report.tries > TRIES:
-                    del self._waiting[report.message.episode_id]
+                    del self._waiting[report.outcome.episode_id]
         for _ in (each for each in due if each.tries > TRIES):
             self._count_dropped('outcome_unsent')
         return [each for each in due if each.tries <= TRIES]
 
     def _on_reply_to(self, report: Report) -> Callable[[bool, str], None]:
         def on_reply(is_accepted: bool, text: str) -> None:
-            episode_id = report.message.episode_id
+            episode_id = report.outcome.episode_id
             with self._lock:
                 is_first = self._waiting.get(episode_id) is report
                 if is_first:

@@ -21,7 +21,6 @@ from lerobot_serve.edge.session.transport.server_link import (
     ServerLinks,
 )
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
@@ -135,6 +134,5 @@ def _open_zenoh_link(
         ZenohLink(zenoh_settings(parameters)),
         parameters.servers_over_zenoh,
         client_id,
-        service_bytes,
         callbacks,
     )

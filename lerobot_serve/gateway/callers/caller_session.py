@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 import contextlib
 
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.callers.episode_names import EpisodeNames
 from lerobot_serve.gateway.callers.predictions import (
@@ -20,7 +21,6 @@ from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.upstream import (
     check_same_names,
     PolicyContract,
-    SessionTerms,
     UpstreamSession,
 )
 from lerobot_serve.session.turns import Turns
@@ -79,7 +79,7 @@ class CallerSession:
         clock: Callable[[], float],
         release: Callable[[Caller], Awaitable[None]],
         episode_names: EpisodeNames,
-        terms: SessionTerms | None = None,
+        terms: OpenSessionRequest | None = None,
     ) -> None:
         self.caller, self._settings, self._release = caller, settings, release
         self.terms = terms

@@ -15,7 +15,7 @@ from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.image_codec import decode
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.services.policy_service import (
     Action,
@@ -24,6 +24,7 @@ from lerobot_serve.contract.services.policy_service import (
     Observation,
     Policy,
 )
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.gateway.callers.mapping import flat_state, NameMapping
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -31,7 +32,7 @@ from lerobot_serve.gateway.callers.predictions import (
     PredictionRequest,
     Status,
 )
-from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
+from lerobot_serve.gateway.upstream import PolicyContract
 
 STATUSES = ENUMS['Status']
 CODECS = {ENUMS['Encoding']['RGB8']: Codec.RAW, ENUMS['Encoding']['JPEG']: Codec.JPEG}
@@ -154,9 +155,9 @@ def invalid(text: str) -> PredictionError:
     return PredictionError(Status.INVALID, text)
 
 
-def terms_of(session: Any) -> SessionTerms:
+def terms_of(session: Any) -> OpenSessionRequest:
     """Return the terms in a Session; the server judges them."""
-    return SessionTerms(
+    return OpenSessionRequest(
         state_names=tuple(session.state_names),
         action_names=tuple(session.action_names),
         cameras=tuple(
@@ -166,7 +167,7 @@ def terms_of(session: Any) -> SessionTerms:
         fps=session.fps,
         policy=session.policy,
         task=session.task,
-        tags=tuple((tag.key, tag.value) for tag in session.tags),
+        tags=tuple(KeyValue(tag.key, tag.value) for tag in session.tags),
     )
 
 

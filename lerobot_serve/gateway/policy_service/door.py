@@ -22,6 +22,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from lerobot_serve.arrays import Uint8Array
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.services.policy_service import POOL, SERVICE
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
@@ -38,7 +39,6 @@ from lerobot_serve.gateway.grpc_server.contexts import (
 )
 from lerobot_serve.gateway.grpc_server.server import CONNECTIONS, door_calls, GrpcServer
 from lerobot_serve.gateway.policy_service import conversion
-from lerobot_serve.gateway.upstream import SessionTerms
 
 PROTOCOL = 'policy_service'
 # one message holds all images of an observation
@@ -60,7 +60,7 @@ class Stream:
     """
 
     caller: Caller
-    terms: SessionTerms | None = None
+    terms: OpenSessionRequest | None = None
     sends_large: bool = False
 
 

@@ -3,22 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import threading
-from typing import TypeVar
 
-from msgspec.structs import asdict
 from rclpy.node import Node
-from rclpy.serialization import serialize_message
 
-from lerobot_serve.contract.codec import decode
-from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.contract.records import (
-    GetStatusResponse,
-    OpenSessionResponse,
-    ResetEpisodeRequest,
-)
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
 from lerobot_serve.gateway.router.server_link import (
     LinkCallbacks,
     Presence,
@@ -31,9 +19,7 @@ from lerobot_serve.ros.topics.dedicated_subscription import (
     LivelinessStatus,
 )
 from lerobot_serve_interfaces.msg import ActionChunk
-from lerobot_serve_interfaces.srv import ResetEpisode
 
-T = TypeVar('T', GetStatusResponse, OpenSessionResponse)
 # of a relay: its sessions share the topic
 REPLY_TOPIC = '~/replies/callers'
 
@@ -55,6 +41,9 @@ class RosServerLink:
         self._subscriptions = DedicatedSubscriptions(node, ActionChunk, {}, qos.ACTION_CHUNK)
         self.wake = self._subscriptions.wake
         self.send = self._client.send
+        self.announce = self._client.announce
+        self.status = self._client.status
+        self.open = self._client.open
         self.close_session = self._client.close
 
     def listen(self, callbacks: LinkCallbacks) -> None:
@@ -75,25 +64,6 @@ class RosServerLink:
     def reply_topic(self, session_epoch: int) -> str:
         """Return the full name of the reply topic, the same for each session."""
         return self._topic
-
-    def announce(self, request: ResetEpisodeRequest, on_refusal: Callable[[str], None]) -> None:
-        """Announce the next episode of a session; the executor calls `on_refusal`."""
-        self._client.announce(ResetEpisode.Request(**asdict(request)), on_refusal)
-
-    def status(self, timeout_s: float) -> GetStatusResponse:
-        """Return the status. Blocks. Raises ServerUnreachable."""
-        return self._record(GetStatusResponse, self._client.status(timeout_s))
-
-    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSessionResponse:
-        """Open a session. Blocks. Raises SessionRefused and ServerUnreachable."""
-        return self._record(OpenSessionResponse, self._client.open(session_request, timeout_s))
-
-    def _record(self, kind: type[T], reply: object) -> T:
-        try:
-            return decode(kind, bytes(serialize_message(reply)))
-        except Malformed as error:
-            text = f'{self.server}: the reply cannot be used ({error})'
-            raise ServerUnreachable(text) from None
 
     def wait_until_matched(self, timeout_s: float) -> bool:
         """Wait until requests and replies pass; return False after the timeout."""

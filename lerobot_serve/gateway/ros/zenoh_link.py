@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
 
-from lerobot_serve.contract.services import client_messages
 from lerobot_serve.gateway.router.server_link import LinkCallbacks, Presence
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
@@ -31,13 +29,11 @@ class ZenohServerLink:
         lifespan_s: float,
     ) -> None:
         """`on_drop` gets `link_full` for a request that waited for `lifespan_s`; any thread."""
-        messages: ModuleType = client_messages
         self.server, self._link, self._callbacks = server, link, callbacks
         self._client = QueuedSessionClient(
             link,
             server,
             gateway,
-            messages,
             self._on_presence,
             on_drop=on_drop,
             lifespan_s=lifespan_s,

@@ -15,26 +15,25 @@ import hashlib
 import secrets
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from lerobot_serve.contract.records import (
     CameraSpec,
     GetStatusResponse,
+    OpenSessionRequest,
     OpenSessionResponse,
     ResetEpisodeRequest,
 )
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.gateway.callers.predictions import PredictionError
 from lerobot_serve.gateway.core import Log
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.router.availability import Availability
 from lerobot_serve.gateway.router.image_encoding import ImageEncoder
 from lerobot_serve.gateway.router.outcomes import refusal_error, unavailable
-from lerobot_serve.gateway.router.policy_contract import contract_of_session, request_on_terms
+from lerobot_serve.gateway.router.policy_contract import contract_of_session, required_policy
 from lerobot_serve.gateway.router.server_link import ServerLink
-from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
+from lerobot_serve.gateway.upstream import PolicyContract
 
 T = TypeVar('T')
 # calls that block, such as sessions that are opened at once
@@ -66,32 +65,37 @@ class RouterCalls:
         self._calls.shutdown(wait=False, cancel_futures=True)
         await ended(*map(asyncio.wrap_future, tuple(self._running)))
 
-    async def terms_of(self, client_id: str, terms: SessionTerms | None) -> SessionRequest:
-        """Return the terms of a session at the router. Raises PredictionError."""
+    async def terms_of(
+        self, client_id: str, terms: OpenSessionRequest | None
+    ) -> OpenSessionRequest:
+        """
+        Return the terms of a session, those of a caller or of the policy; the router judges them.
+        Raises PredictionError.
+        """
         contract = await self.availability.require()
         digest = hashlib.blake2s(client_id.encode(), digest_size=8, key=self._secret).digest()
-        request = SessionRequest(
-            client_id=client_id,
-            # each caller is a client of its own; the same in each of its sessions
-            instance=int.from_bytes(digest, 'big') >> 1,
-            session_epoch=0,
-            reply_topic='',
+        terms = terms or OpenSessionRequest(
             state_names=contract.state_names,
             action_names=contract.action_names,
             cameras=tuple(
-                CameraSpec(name, 0, 0, channels)
+                CameraSpec(name, channels=channels)
                 for name, (_, _, channels) in contract.cameras.items()
             ),
-            fps=contract.control_hz or DEFAULT_HZ,
+        )
+        return replace(
+            terms,
+            client_id=client_id,
+            # each caller is a client of its own; the same in each of its sessions
+            instance=int.from_bytes(digest, 'big') >> 1,
+            fps=terms.fps or contract.control_hz or DEFAULT_HZ,
             robot_type='gateway',
-            policy=self._settings.required_policy,
+            policy=required_policy(self._settings.required_policy, terms.policy),
             codec=self.images.codec,
             reply_deadline_s=self._settings.request_timeout_s,
         )
-        return request_on_terms(request, terms) if terms else request
 
     async def open_session(
-        self, request: SessionRequest
+        self, request: OpenSessionRequest
     ) -> tuple[OpenSessionResponse, PolicyContract]:
         """Open a session. Raises PredictionError."""
         try:
@@ -112,7 +116,7 @@ class RouterCalls:
             await self.close_session(request)
             raise
 
-    async def close_session(self, request: SessionRequest) -> None:
+    async def close_session(self, request: OpenSessionRequest) -> None:
         """Close a session; a router that is away closes it by its own timeout."""
         if not self.availability.problem:
             with contextlib.suppress(ServerUnreachable):

@@ -14,10 +14,10 @@ from typing import Protocol
 
 from lerobot_serve.contract.records import (
     GetStatusResponse,
+    OpenSessionRequest,
     OpenSessionResponse,
     ResetEpisodeRequest,
 )
-from lerobot_serve.contract.services.session import SessionRequest
 
 
 class Presence(Enum):
@@ -59,11 +59,13 @@ class ServerLink(Protocol):
     def status(self, timeout_s: float, /) -> GetStatusResponse:
         """Return the status. Raises ServerUnreachable."""
 
-    def open(self, session_request: SessionRequest, timeout_s: float, /) -> OpenSessionResponse:
+    def open(
+        self, session_request: OpenSessionRequest, timeout_s: float, /
+    ) -> OpenSessionResponse:
         """Open a session. Raises SessionRefused and ServerUnreachable."""
 
     def wait_until_matched(self, timeout_s: float, /) -> bool:
         """Wait until requests and replies pass; return False after the timeout."""
 
-    def close_session(self, session_request: SessionRequest, timeout_s: float, /) -> object:
+    def close_session(self, session_request: OpenSessionRequest, timeout_s: float, /) -> object:
         """Close a session. Raises ServerUnreachable."""

@@ -17,6 +17,7 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Unencodable
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.gateway.callers.caller_session import SUPERSEDED
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -30,7 +31,6 @@ from lerobot_serve.gateway.upstream import (
     check_request,
     check_same_names,
     PolicyContract,
-    SessionTerms,
 )
 from lerobot_serve.session.machine import ReplyDropped, SessionLost, SessionMachine, State
 
@@ -49,7 +49,7 @@ class RouterSession:
         client_id: str,
         calls: RouterCalls,
         forget: Callable[[RouterSession], None],
-        terms: SessionTerms | None = None,
+        terms: OpenSessionRequest | None = None,
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.core import Log
 from lerobot_serve.gateway.parameters import GatewayParameters
@@ -14,7 +15,7 @@ from lerobot_serve.gateway.router.calls import ended, RouterCalls
 from lerobot_serve.gateway.router.outcomes import unavailable
 from lerobot_serve.gateway.router.server_link import Presence, ServerLink
 from lerobot_serve.gateway.router.session import RouterSession
-from lerobot_serve.gateway.upstream import PolicyContract, SessionTerms
+from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.session.machine import SessionLost
 
 
@@ -47,7 +48,7 @@ class RouterUpstream:
         """Return what is served now. Raises PredictionError (UNAVAILABLE)."""
         return await self._availability.refresh()
 
-    async def open(self, caller: Caller, terms: SessionTerms | None = None) -> RouterSession:
+    async def open(self, caller: Caller, terms: OpenSessionRequest | None = None) -> RouterSession:
         """Open the session of a caller. Raises PredictionError."""
         session = RouterSession(caller.client_id, self._calls, self._forget, terms)
         self._sessions[caller.client_id] = session

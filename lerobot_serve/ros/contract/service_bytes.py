@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Service requests and responses as the CDR bytes of ROS 2, for the other link. Any thread."""
+"""Services of ROS 2 that a server offers over the other link, as CDR bytes. Any thread."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ from typing import Any
 
 from rclpy.serialization import deserialize_message, serialize_message
 
-from lerobot_serve.contract.codec import decode as decode_record
-from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.contract.records import ServerStatus
-from lerobot_serve.contract.services.session import SessionRequest
-from lerobot_serve.ros.contract.session_messages import message_from_session_request
 from lerobot_serve_interfaces.srv import (
     CloseSession,
     GetStatus,
@@ -31,21 +26,8 @@ SERVICES: dict[str, Any] = {
 }
 
 
-def open_request(session_request: SessionRequest) -> bytes:
-    return encode(message_from_session_request(session_request))
-
-
-def close_request(client_id: str, session_epoch: int) -> bytes:
-    return encode(CloseSession.Request(client_id=client_id, session_epoch=session_epoch))
-
-
 def encode(message: Any) -> bytes:
     return bytes(serialize_message(message))
-
-
-def decode(service: str, raw: bytes) -> Any:
-    """Return the response of a service. Raises ValueError."""
-    return _read(SERVICES[service].Response, raw)
 
 
 def read_request(service: str, raw: bytes) -> Any:
@@ -64,14 +46,6 @@ def client_id(service: str, request: Any) -> str:
 def reply_topic(service: str, request: Any) -> str:
     """Return where a request wants replies; empty without a session."""
     return getattr(request, 'reply_topic', '')
-
-
-def read_status(raw: bytes) -> ServerStatus:
-    """Raises ValueError."""
-    try:
-        return decode_record(ServerStatus, raw)
-    except Malformed as error:
-        raise ValueError(f'{len(raw)} bytes are no ServerStatus') from error
 
 
 def new_response(service: str) -> Any:

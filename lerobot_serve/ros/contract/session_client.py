@@ -10,23 +10,33 @@ from collections.abc import Callable
 from functools import partial
 import threading
 import time
-from typing import Any
+from typing import Any, TypeVar
 
+from msgspec import Struct
+from rclpy.client import Client
 from rclpy.node import Node
+from rclpy.serialization import deserialize_message, serialize_message
 from rclpy.task import Future
 
-from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
+from lerobot_serve.contract.records import (
+    CloseSessionRequest,
+    CloseSessionResponse,
+    GetStatusRequest,
+    GetStatusResponse,
+    OpenSessionRequest,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+    ResetEpisodeResponse,
 )
+from lerobot_serve.contract.services import messages
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
-from lerobot_serve.ros.contract.session_messages import message_from_session_request
+from lerobot_serve.ros.contract.session_messages import message_of
 from lerobot_serve_interfaces.msg import Observation
 from lerobot_serve_interfaces.srv import CloseSession, GetStatus, OpenSession, ResetEpisode
 
+R = TypeVar('R')
 MATCH_POLL_S = 0.005
 # discovery time of a new client
 DISCOVERY_S = 2.0
@@ -82,31 +92,24 @@ class SessionClient:
         """
         return self._open.service_is_ready() or time.monotonic() < self._discovery_deadline_s
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response:
+    def open(self, request: OpenSessionRequest, timeout_s: float) -> OpenSessionResponse:
         """Open a session and return the response. Raises SessionRefused and ServerUnreachable."""
         # idempotent: repeating a request opens no second session
-        message = message_from_session_request(session_request)
-        reply = self._call(
-            self._open, message, timeout_s, idempotent=True, count_servers=self._count_servers
-        )
-        if not reply.accepted:
-            known = reply.code in tuple(Refusal)
-            raise SessionRefused(Refusal(reply.code) if known else Refusal.NOT_READY, reply.reason)
-        return reply
+        known = {'idempotent': True, 'count_servers': self._count_servers}
+        reply = self._call(self._open, request, OpenSessionResponse, timeout_s, **known)
+        return messages.check_accepted(self.server, reply)
 
-    def close(self, session_request: SessionRequest, timeout_s: float) -> CloseSession.Response:
+    def close(self, request: OpenSessionRequest, timeout_s: float) -> CloseSessionResponse:
         """Close a session. Raises ServerUnreachable."""
-        self._forget_announced(session_request.client_id)
-        request = CloseSession.Request(
-            client_id=session_request.client_id, session_epoch=session_request.session_epoch
-        )
-        return self._call(self._close, request, timeout_s, idempotent=True)
+        self._forget_announced(request.client_id)
+        closing = CloseSessionRequest(request.client_id, request.session_epoch)
+        return self._call(self._close, closing, CloseSessionResponse, timeout_s, idempotent=True)
 
-    def reset(self, request: ResetEpisode.Request, timeout_s: float) -> ResetEpisode.Response:
+    def reset(self, request: ResetEpisodeRequest, timeout_s: float) -> ResetEpisodeResponse:
         """Begin the next episode. Raises ServerUnreachable."""
-        return self._call(self._reset, request, timeout_s)
+        return self._call(self._reset, request, ResetEpisodeResponse, timeout_s)
 
-    def announce(self, request: ResetEpisode.Request, on_refusal: Callable[[str], None]) -> None:
+    def announce(self, request: ResetEpisodeRequest, on_refusal: Callable[[str], None]) -> None:
         """
         Announce the next episode without waiting, since a lost server would delay the first
         action; the first request of the episode carries the same flag. The executor calls
@@ -114,7 +117,8 @@ class SessionClient:
         """
         self._forget_announced(request.client_id)
         if self._reset.service_is_ready():
-            future = self._announced[request.client_id] = self._reset.call_async(request)
+            future = self._reset.call_async(message_of(request, ResetEpisode.Request))
+            self._announced[request.client_id] = future
             future.add_done_callback(partial(_report_refusal, on_refusal))
 
     def _forget_announced(self, client_id: str) -> None:
@@ -138,9 +142,10 @@ class SessionClient:
             self._status.remove_pending_request(self._status_future)
             self._status_future = None
 
-    def status(self, timeout_s: float) -> GetStatus.Response:
+    def status(self, timeout_s: float) -> GetStatusResponse:
         """Return the status of the server. Raises ServerUnreachable."""
-        return self._call(self._status, GetStatus.Request(), timeout_s, idempotent=True)
+        request = GetStatusRequest()
+        return self._call(self._status, request, GetStatusResponse, timeout_s, idempotent=True)
 
     def wait_until_matched(self, publisher_count: Callable[[], int], timeout_s: float) -> bool:
         """
@@ -174,11 +179,15 @@ class SessionClient:
         for publisher in self._publishers:
             self._node.destroy_publisher(publisher)
 
-    def _call(self, client: Any, request: Any, timeout_s: float, **more: Any) -> Any:
+    def _call(
+        self, client: Client, request: Struct, kind: type[R], timeout_s: float, **more: Any
+    ) -> R:
+        message = deserialize_message(messages.encode_request(request), client.srv_type.Request)
         try:
-            return call_service(client, request, timeout_s, self._stop, **more)
+            reply = call_service(client, message, timeout_s, self._stop, **more)
         except ServiceCallFailed as error:
             raise ServerUnreachable(str(error)) from None
+        return messages.read_response(kind, bytes(serialize_message(reply)), client.srv_name)
 
 
 def _report_refusal(on_refusal: Callable[[str], None], completed: Future) -> None:

@@ -1,29 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert session messages to and from a plain SessionRequest. Pure; any thread."""
+"""Records as messages of ROS 2 and back, and checks of a session request. Pure; any thread."""
 
 from __future__ import annotations
 
-from diagnostic_msgs.msg import KeyValue
-from rclpy.serialization import deserialize_message
+from typing import Any, TypeVar
 
-from lerobot_serve.contract.errors import Unencodable
+from diagnostic_msgs.msg import KeyValue
+from msgspec import Struct
+from msgspec.structs import replace
+from rclpy.serialization import deserialize_message, serialize_message
+
+from lerobot_serve.contract.codec import decode, encode
 from lerobot_serve.contract.limits import ID_LIMIT, KEY_LIMIT, TASK_LIMIT
 from lerobot_serve.contract.names import is_printable
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import Extension, OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services import client_messages
 from lerobot_serve.contract.services.session import (
     SESSION_EXTENSION_BYTES_LIMIT,
     SESSION_EXTENSIONS_LIMIT,
     SessionRefused,
-    SessionRequest,
     TAG_KEY_LIMIT,
     TAG_VALUE_LIMIT,
     TAGS_LIMIT,
 )
-from lerobot_serve_interfaces.msg import Extension
+from lerobot_serve_interfaces.msg import Extension as ExtensionMessage
 from lerobot_serve_interfaces.srv import OpenSession
 
+M = TypeVar('M')
+R = TypeVar('R')
 # number of state, action or camera names; each name has at most ID_LIMIT bytes
 NAMES_LIMIT = 1024
 TEXT_LIMITS = {
@@ -37,9 +41,9 @@ TEXT_LIMITS = {
 NO_SESSION_TOPIC = 'no_session'
 
 
-def session_request_from_message(message: OpenSession.Request) -> SessionRequest:
+def session_request_from_message(message: OpenSession.Request) -> OpenSessionRequest:
     """
-    Return the plain form. Raises SessionRefused.
+    Return the record. Raises SessionRefused.
 
     Checks bounds and UTF-8, which the middleware does not: rclpy replaces invalid UTF-8, so that
     two names could collide.
@@ -59,26 +63,12 @@ def session_request_from_message(message: OpenSession.Request) -> SessionRequest
             )
         for text in texts:
             check_text(field, text, ID_LIMIT)
-    return SessionRequest(
-        client_id=message.client_id,
-        instance=message.instance,
-        session_epoch=message.session_epoch,
-        reply_topic=message.reply_topic,
-        state_names=tuple(message.state_names),
-        action_names=tuple(message.action_names),
-        cameras=tuple(CameraSpec(c.name, c.height, c.width, c.channels) for c in message.cameras),
-        fps=message.fps,
-        schema_version=message.schema_version,
-        robot_type=message.robot_type,
-        policy=message.policy,
-        task=message.task,
-        wants_rtc=message.wants_rtc,
-        rtc_execution_horizon=message.rtc_execution_horizon,
-        codec=message.codec,
-        reply_deadline_s=message.reply_deadline_s,
-        tags=read_tags(message.tags),
-        extensions=read_extensions(message.extensions),
-    )
+    check_tags(message.tags)
+    check_extensions(message.extensions)
+    request = record_of(message, OpenSessionRequest)
+    # a session outlives the bytes of its request
+    extensions = tuple(Extension(each.key, bytes(each.value)) for each in request.extensions)
+    return replace(request, extensions=extensions)
 
 
 def check_text(field: str, text: str, limit: int) -> None:
@@ -91,33 +81,32 @@ def check_text(field: str, text: str, limit: int) -> None:
         raise SessionRefused(Refusal.BAD_NAME, f'{field} is not UTF-8')
 
 
-def read_tags(messages: list[KeyValue]) -> tuple[tuple[str, str], ...]:
-    """Return key and value of each tag. Raises SessionRefused for unprintable or long tags."""
-    tags = tuple((message.key, message.value) for message in messages)
+def check_tags(tags: list[KeyValue]) -> None:
+    """Raise SessionRefused for unprintable or long tags."""
     if len(tags) > TAGS_LIMIT:
         raise SessionRefused(
             Refusal.BAD_REQUEST, f'tags has {len(tags)} entries, {TAGS_LIMIT} are allowed'
         )
-    for key, value in tags:
+    for tag in tags:
+        key, value = tag.key, tag.value
         if not (is_printable(key, TAG_KEY_LIMIT) and is_printable(value, TAG_VALUE_LIMIT)):
             raise SessionRefused(
                 Refusal.BAD_REQUEST,
                 f'a tag must be printable, its key at most {TAG_KEY_LIMIT} bytes and its value '
                 f'{TAG_VALUE_LIMIT}, got {key[:80]!r}: {value[:80]!r}',
             )
-    return tags
 
 
-def read_extensions(messages: list[Extension]) -> tuple[tuple[str, bytes], ...]:
-    """Return key and bytes of each extension. Raises SessionRefused beyond the limits."""
-    if len(messages) > SESSION_EXTENSIONS_LIMIT:
+def check_extensions(extensions: list[ExtensionMessage]) -> None:
+    """Raise SessionRefused for extensions beyond the limits."""
+    if len(extensions) > SESSION_EXTENSIONS_LIMIT:
         raise SessionRefused(
             Refusal.BAD_REQUEST,
-            f'extensions has {len(messages)} entries, {SESSION_EXTENSIONS_LIMIT} are allowed; '
+            f'extensions has {len(extensions)} entries, {SESSION_EXTENSIONS_LIMIT} are allowed; '
             'send fewer',
         )
-    for message in messages:
-        key, size = message.key, len(message.value)
+    for extension in extensions:
+        key, size = extension.key, len(extension.value)
         if len(key.encode('utf-8', 'replace')) > KEY_LIMIT or '\ufffd' in key:
             raise SessionRefused(
                 Refusal.BAD_REQUEST,
@@ -129,17 +118,14 @@ def read_extensions(messages: list[Extension]) -> tuple[tuple[str, bytes], ...]:
                 f'extension {key!r} has {size} bytes, {SESSION_EXTENSION_BYTES_LIMIT} are '
                 'allowed; send less',
             )
-    return tuple((message.key, bytes(message.value)) for message in messages)
 
 
-def message_from_session_request(session_request: SessionRequest) -> OpenSession.Request:
-    """
-    Return the request message of OpenSession. Raises SessionRefused for a value that no message
-    may have.
-    """
-    try:
-        raw = client_messages.open_request(session_request)
-    except Unencodable as error:
-        raise SessionRefused(Refusal.BAD_REQUEST, str(error)) from None
-    message: OpenSession.Request = deserialize_message(raw, OpenSession.Request)
+def message_of(record: Struct, kind: type[M]) -> M:
+    """Return a record as a message of ROS 2. Raises Unencodable."""
+    message: M = deserialize_message(encode(record), kind)
     return message
+
+
+def record_of(message: Any, kind: type[R]) -> R:
+    """Return a message of ROS 2 as a record. Raises Malformed."""
+    return decode(kind, bytes(serialize_message(message)))

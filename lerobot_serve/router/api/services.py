@@ -13,12 +13,9 @@ from typing import Any, Protocol
 
 from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.limits import REASON_LIMIT
+from lerobot_serve.contract.records import OpenSessionRequest, ResetEpisodeRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    check_ros_reply_topic,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import check_ros_reply_topic, SessionRefused
 from lerobot_serve.router.api.slot_commands import (
     Command,
     run_slot_command,
@@ -52,18 +49,20 @@ class ReplyTopicManager(Protocol):
 
 
 class RouterServices:
-    """`read_request` converts a request; it raises SessionRefused."""
+    """`read_request` raises SessionRefused; `message_of` converts a record for ROS 2."""
 
     def __init__(
         self,
         host: RouterHost,
         replies: ReplyTopicManager,
         drops: DropCounters,
-        read_request: Callable[[OpenSession.Request], SessionRequest],
+        read_request: Callable[[OpenSession.Request], OpenSessionRequest],
+        message_of: Callable[[Any, Any], Any],
         observation_topic: str,
     ) -> None:
         self._host, self._replies, self._drops = host, replies, drops
-        self._read_request, self._observation_topic = read_request, observation_topic
+        self._read_request, self._message_of = read_request, message_of
+        self._observation_topic = observation_topic
         # reply topics of sessions that are being opened
         self._opening: list[str] = []
         # guards _opening: no topic may be opened while unused ones are closed
@@ -117,16 +116,17 @@ class RouterServices:
             return SessionRefused(Refusal.DRAINING, DRAINING_TEXT)
         return SessionRefused(Refusal.NOT_READY, f'not ready: {self._host.server_state[1]}')
 
-    def _open(self, core: RouterCore, session_request: SessionRequest) -> OpenSession.Response:
+    def _open(self, core: RouterCore, session_request: OpenSessionRequest) -> OpenSession.Response:
         """Open a session. Thread `control`. Raises SessionRefused."""
         if not core.is_open:
             raise self._not_ready(core)
         opened = core.session_manager.open(session_request)
         try:
-            return merge_replies(opened, self._observation_topic)
+            reply = merge_replies(opened, self._observation_topic)
         except SessionRefused:
             core.close_session(session_request.client_id, session_request.session_epoch)
             raise
+        return self._message_of(reply, OpenSession.Response)
 
     async def close(
         self, request: CloseSession.Request, response: CloseSession.Response
@@ -150,7 +150,9 @@ class RouterServices:
         if core is None:
             response.text = NOT_CONFIGURED
             return response
-        reset = partial(core.session_manager.reset, request)
+        name = request.client_id, request.session_epoch
+        episode = ResetEpisodeRequest(*name, request.episode, request.episode_id)
+        reset = partial(core.session_manager.reset, episode)
         try:
             texts = await self._host.run_in_control_thread(core, reset)
         except SessionRefused as refused:
@@ -169,10 +171,10 @@ class RouterServices:
 
     def get_status(self, _: GetStatus.Request, response: GetStatus.Response) -> GetStatus.Response:
         core = self._host.core
+        reply = reports.status_reply(core.session_manager.status_replies if core else ())
+        response = self._message_of(reply, GetStatus.Response)
         response.status = self._host.status()
-        return reports.fill_status_reply(
-            response, core.session_manager.status_replies if core else ()
-        )
+        return response
 
     async def control_slot(
         self, request: ControlSlot.Request, response: ControlSlot.Response

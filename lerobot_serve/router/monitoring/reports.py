@@ -8,6 +8,7 @@ from math import isnan
 
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from msgspec.structs import replace
 from std_msgs.msg import Header
 
 from lerobot_serve.contract.cdr import encodable_text
@@ -17,6 +18,7 @@ from lerobot_serve.contract.limits import (
     SCHEMA_VERSION_MIN,
     SINGLE_SLOT,
 )
+from lerobot_serve.contract.records import GetStatusResponse
 from lerobot_serve.router.api.messages import drop_messages
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.hedging import Hedging
@@ -31,7 +33,6 @@ from lerobot_serve_interfaces.msg import (
     ServerStatus,
     SlotState,
 )
-from lerobot_serve_interfaces.srv import GetStatus
 
 HEALTHY = 'healthy'
 
@@ -173,22 +174,15 @@ def server_status(
     return status
 
 
-def fill_status_reply(
-    response: GetStatus.Response, replies: Sequence[GetStatus.Response]
-) -> GetStatus.Response:
-    """Fill in the properties that hold in every slot, from the replies of the slots."""
-    response.schema_version_min, response.schema_version_max = SCHEMA_VERSION_MIN, SCHEMA_VERSION
-    if not replies:
-        return response
-    first = replies[0]
-    response.state_names, response.action_names = first.state_names, first.action_names
-    response.cameras, response.trained_fps = first.cameras, first.trained_fps
-    response.observation_steps = first.observation_steps
-    response.observation_stride_steps = first.observation_stride_steps
-    response.default_task, response.task_pinned = first.default_task, first.task_pinned
-    response.chunk_size = min(reply.chunk_size for reply in replies)
-    response.supports_rtc = all(reply.supports_rtc for reply in replies)
-    return response
+def status_reply(replies: Sequence[GetStatusResponse]) -> GetStatusResponse:
+    """Return the properties that hold in every slot, from the replies of the slots."""
+    return replace(
+        replies[0] if replies else GetStatusResponse(),
+        schema_version_min=SCHEMA_VERSION_MIN,
+        schema_version_max=SCHEMA_VERSION,
+        chunk_size=min((reply.chunk_size for reply in replies), default=0),
+        supports_rtc=bool(replies) and all(reply.supports_rtc for reply in replies),
+    )
 
 
 def health_text(health: str, text: str) -> str:

@@ -6,19 +6,18 @@ Clients of the policy servers. Each server replies on a separate topic, which id
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 import threading
 
+from msgspec.structs import replace
 from rclpy.exceptions import InvalidHandle
 from rclpy.node import Node
 from rclpy.subscription import Subscription
 
 from lerobot_serve.contract.names import ros_token
-from lerobot_serve.contract.records import ServerStatus
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest, ServerStatus
+from lerobot_serve.contract.services.messages import read
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.service_bytes import read_status
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.topics.dedicated_subscription import (
     DedicatedSubscriptions,
@@ -38,7 +37,7 @@ class ReplicaClient(SessionClient):
     topic = ''
     publisher_count: Callable[[], int] = staticmethod(int)
 
-    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+    def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         """Return the session request of a robot with the reply topic of this server."""
         return replace(session_request, reply_topic=self.topic)
 
@@ -96,7 +95,7 @@ class ReplicaClients:
 
     def _on_status(self, on_status: OnStatus, server: str, raw: bytes) -> None:
         try:
-            status = read_status(raw)
+            status = read(ServerStatus, raw)
         except ValueError:
             self._on_drop(MALFORMED_STATUS)
         else:

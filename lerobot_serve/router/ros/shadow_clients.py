@@ -7,21 +7,21 @@ topics, best effort and rate limited.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 import threading
 import time
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from rclpy.node import Node
 
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest, OpenSessionResponse
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
 from lerobot_serve.router.ros.replica_clients import ReplicaClient
 from lerobot_serve_interfaces.msg import ActionChunk
-from lerobot_serve_interfaces.srv import OpenSession
 
 if TYPE_CHECKING:
     from lerobot_serve.zenoh.session_client import QueuedSessionClient
@@ -41,7 +41,7 @@ class ShadowSession:
         self,
         client: SessionClient | QueuedSessionClient,
         send: Callable[[bytes], None],
-        reply_topic: Callable[[SessionRequest], str],
+        reply_topic: Callable[[OpenSessionRequest], str],
         is_matched: Callable[[float], bool],
         unmatched_text: str,
     ) -> None:
@@ -49,7 +49,7 @@ class ShadowSession:
         self._client, self.send, self._reply_topic = client, send, reply_topic
         self._is_matched, self._unmatched_text = is_matched, unmatched_text
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response:
+    def open(self, session_request: OpenSessionRequest, timeout_s: float) -> OpenSessionResponse:
         """Open a session and return the reply. Raises SessionRefused and ServerUnreachable."""
         topic = self._reply_topic(session_request)
         reply = self._client.open(replace(session_request, reply_topic=topic), timeout_s)
@@ -57,7 +57,7 @@ class ShadowSession:
             raise ServerUnreachable(self._unmatched_text)
         return reply
 
-    def close(self, session_request: SessionRequest, timeout_s: float) -> None:
+    def close(self, session_request: OpenSessionRequest, timeout_s: float) -> None:
         """Close a session. Raises ServerUnreachable."""
         self._client.close(session_request, timeout_s)
 

@@ -7,23 +7,23 @@ those over ROS 2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 import queue
 from typing import Any
 
+from msgspec.structs import replace
 import zenoh
 
 from lerobot_serve.contract.names import node_name
-from lerobot_serve.contract.services.session import SessionRequest
-from lerobot_serve.ros.contract import service_bytes
+from lerobot_serve.contract.records import OpenSessionRequest, ServerStatus
+from lerobot_serve.contract.services.messages import read, SAME_VERSION
 from lerobot_serve.router.ros.replica_clients import MALFORMED_STATUS, OnReply, OnStatus
 from lerobot_serve.router.ros.shadow_clients import OnReply as ShadowReply
 from lerobot_serve.router.ros.shadow_clients import rate_limited, ShadowSession
 from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S
-from lerobot_serve.zenoh.session_client import QueuedSessionClient, SAME_VERSION
+from lerobot_serve.zenoh.session_client import QueuedSessionClient
 from lerobot_serve.zenoh.traffic import Traffic
 
 
@@ -44,14 +44,13 @@ class ZenohReplicaClient(QueuedSessionClient):
             link,
             server,
             router,
-            service_bytes,
             lambda _: None,
             on_drop=on_drop,
             lifespan_s=lifespan_s,
         )
         self._shadow_requests = link.publisher(self.keys.observation, Traffic.SHADOW)
 
-    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+    def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         """Return the session request of a robot with the reply key of this server."""
         key = self.keys.reply(session_request.session_epoch)
         return replace(session_request, reply_topic=key)
@@ -109,7 +108,7 @@ class ZenohReplicas:
 
     def _on_status(self, on_status: OnStatus, server: str, _: str, raw: bytes) -> None:
         try:
-            status = service_bytes.read_status(raw)
+            status = read(ServerStatus, raw)
         except ValueError as error:
             self._on_drop(MALFORMED_STATUS)
             self._unreadable[server] = f'its status cannot be read ({error}); {SAME_VERSION}'

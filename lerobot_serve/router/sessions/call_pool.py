@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
+from lerobot_serve.contract.records import (
+    GetStatusResponse,
+    OpenSessionRequest,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+    ResetEpisodeResponse,
 )
-from lerobot_serve_interfaces.srv import GetStatus, OpenSession, ResetEpisode
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 
 T = TypeVar('T')
 # why a call has no result
@@ -28,16 +30,16 @@ UNRESPONSIVE_TEXT = 'last call timed out; calls resume after a successful probe'
 class ReplicaClient(Protocol):
     """The client of one replica; see ros.replica_links."""
 
-    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+    def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         """Return the session request of a robot with the reply topic of this replica."""
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSession.Response: ...
+    def open(self, request: OpenSessionRequest, timeout_s: float) -> OpenSessionResponse: ...
 
-    def close(self, session_request: SessionRequest, timeout_s: float) -> object: ...
+    def close(self, request: OpenSessionRequest, timeout_s: float) -> object: ...
 
-    def reset(self, request: ResetEpisode.Request, timeout_s: float) -> ResetEpisode.Response: ...
+    def reset(self, request: ResetEpisodeRequest, timeout_s: float) -> ResetEpisodeResponse: ...
 
-    def status(self, timeout_s: float) -> GetStatus.Response: ...
+    def status(self, timeout_s: float) -> GetStatusResponse: ...
 
     def is_matched(self, timeout_s: float) -> bool: ...
 
@@ -54,7 +56,7 @@ class ReplicaCallPool:
         self.clients = clients
         self._pool = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix='call')
         # unresponsive server -> its probe, None before the first
-        self._probes: dict[str, Future[GetStatus.Response] | None] = {}
+        self._probes: dict[str, Future[GetStatusResponse] | None] = {}
 
     def each(
         self, servers: list[str], call: Callable[[ReplicaClient], T]
@@ -81,7 +83,8 @@ class ReplicaCallPool:
         """Return whether its last call timed out and no probe has succeeded since."""
         probe = self._probes.get(server)
         if probe and probe.done():
-            if isinstance(_outcome(probe), Exception):
+            outcome = _outcome(probe)
+            if isinstance(outcome, Exception):
                 self._probes[server] = None
             else:
                 del self._probes[server]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
-from lerobot_serve.contract.services.session import check_client_id_is_free, SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.services.session import check_client_id_is_free
 
 
 @dataclass(slots=True)
@@ -27,7 +28,7 @@ class ClientSession:
     failed_slot  slot whose last reply had no actions; empty otherwise
     """
 
-    request: SessionRequest
+    request: OpenSessionRequest
     places: dict[str, tuple[str, ...]]
     last_heard_ns: int
     unsubscribed_since_ns: int | None = None
@@ -92,7 +93,7 @@ class ClientSessions:
         session = self._sessions.get(client_id)
         return session if session and session.request.session_epoch == session_epoch else None
 
-    def check_client_id(self, session_request: SessionRequest, now_ns: int) -> None:
+    def check_client_id(self, session_request: OpenSessionRequest, now_ns: int) -> None:
         """Raise SessionRefused if another client uses the client_id."""
         known = self._sessions.get(session_request.client_id)
         if known:

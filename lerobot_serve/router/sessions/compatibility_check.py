@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lerobot_serve.contract.records import GetStatusResponse
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
-from lerobot_serve_interfaces.srv import GetStatus
 
 # field of GetStatus -> its name in texts
 FIELD_TEXTS = {
@@ -31,7 +31,7 @@ class CompatibilityCheck:
         self, table: RoutingTable, calls: ReplicaCallPool, log_warning: Callable[[str], None]
     ) -> None:
         self._table, self._call_pool, self._log_warning = table, calls, log_warning
-        self.known: dict[str, tuple[str, GetStatus.Response]] = {}
+        self.known: dict[str, tuple[str, GetStatusResponse]] = {}
 
     def update(self, timeout_s: float) -> None:
         """Fetch the status of slots whose policy has changed, and compare the slots."""
@@ -65,7 +65,7 @@ class CompatibilityCheck:
 
 
 def incompatibility(
-    status: GetStatus.Response, other_slot: str, other_status: GetStatus.Response
+    status: GetStatusResponse, other_slot: str, other_status: GetStatusResponse
 ) -> str:
     """Return why a slot cannot serve the robots of `other_slot`; empty when it can."""
     for field, what in FIELD_TEXTS.items():
@@ -79,11 +79,11 @@ def incompatibility(
     return ''
 
 
-def _comparable(status: GetStatus.Response, field: str) -> tuple[str, ...] | int:
+def _comparable(status: GetStatusResponse, field: str) -> tuple[str, ...] | int:
     if field == 'cameras':
         return tuple(sorted(camera.name for camera in status.cameras))
-    value = getattr(status, field)
-    return value if isinstance(value, int) else tuple(value)
+    value: tuple[str, ...] | int = getattr(status, field)
+    return value
 
 
 def _shorten(value: tuple[str, ...] | int) -> str:

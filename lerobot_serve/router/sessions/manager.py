@@ -7,8 +7,13 @@ Sessions and replicas are written under RoutingTable.lock; replicas are called w
 
 from __future__ import annotations
 
+from lerobot_serve.contract.records import (
+    GetStatusResponse,
+    OpenSessionRequest,
+    ResetEpisodeRequest,
+)
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import report_dropped, RequestObserver
@@ -25,7 +30,6 @@ from lerobot_serve.router.sessions.opening import (
     open_in_slot,
     SlotOpening,
 )
-from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
 
 CALL_TIMEOUT_S = 1.0
 # below session_idle_s of a policy server, after which it closes an unused session
@@ -57,13 +61,13 @@ class SessionManager:
         self._compatibility = CompatibilityCheck(table, calls, context.log_warning)
 
     @property
-    def status_replies(self) -> list[GetStatus.Response]:
+    def status_replies(self) -> list[GetStatusResponse]:
         """The GetStatus replies of the slots. Any thread."""
         return [reply for _, reply in tuple(self._compatibility.known.values())]
 
     # sessions
 
-    def open(self, session_request: SessionRequest) -> dict[str, SlotOpening]:
+    def open(self, session_request: OpenSessionRequest) -> dict[str, SlotOpening]:
         """Open a session in every available slot; return the results. Raises SessionRefused."""
         sessions, slots = self._table.sessions, self._table.slots
         sessions.check_client_id(session_request, self._context.clock())
@@ -88,7 +92,7 @@ class SessionManager:
 
     def _register(
         self,
-        session_request: SessionRequest,
+        session_request: OpenSessionRequest,
         places: dict[str, tuple[str, ...]],
         policies: set[str],
     ) -> None:
@@ -125,7 +129,7 @@ class SessionManager:
         return self._table.in_flight.forget(session.request.client_id)
 
     def _open_in(
-        self, slot: Slot, session_request: SessionRequest, exclude: tuple[str, ...] = ()
+        self, slot: Slot, session_request: OpenSessionRequest, exclude: tuple[str, ...] = ()
     ) -> SlotOpening:
         opened = open_in_slot(
             slot,
@@ -163,7 +167,7 @@ class SessionManager:
         for _ in close_at_replicas(servers, session.request, self._call_pool, CALL_TIMEOUT_S):
             self._drops.add('close_unreachable')
 
-    def reset(self, request: ResetEpisode.Request) -> list[str]:
+    def reset(self, request: ResetEpisodeRequest) -> list[str]:
         """Reset the episode at all replicas of a session; return their errors."""
         session = self._table.sessions.find(request.client_id, request.session_epoch)
         if session is None:

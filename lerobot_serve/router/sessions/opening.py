@@ -11,16 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve.contract.records import OpenSessionRequest, OpenSessionResponse
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool, ReplicaClient
-from lerobot_serve_interfaces.srv import OpenSession
 
 # temporary refusals; any other is final
 RETRYABLE_REFUSALS = {
@@ -37,13 +33,13 @@ class SlotOpening:
     """The result in one slot: replicas that hold the session with a reply, or a refusal."""
 
     places: tuple[str, ...] = ()
-    reply: OpenSession.Response | None = None
+    reply: OpenSessionResponse | None = None
     refused: SessionRefused | None = None
 
 
 def open_in_slot(
     slot: Slot,
-    session_request: SessionRequest,
+    session_request: OpenSessionRequest,
     callers: ReplicaCallPool,
     *,
     wanted: int,
@@ -59,7 +55,7 @@ def open_in_slot(
         return SlotOpening(
             refused=SessionRefused(Refusal.NOT_READY, f'slot {slot.name}: {slot.incompatibility}')
         )
-    opened: dict[str, OpenSession.Response] = {}
+    opened: dict[str, OpenSessionResponse] = {}
     tried = set(exclude)
     failure: SessionRefused | None = None
     while len(opened) < wanted and (
@@ -70,8 +66,9 @@ def open_in_slot(
         outcomes = callers.each(names, lambda client: _open(client, session_request, timeout_s))
         # all opened sessions first: a final refusal closes them again
         opened |= {n: o for n, o in outcomes.items() if not isinstance(o, Exception)}
-        for name in [name for name in names if name not in opened]:
-            failure = _as_refused(slot, name, outcomes[name])
+        failed = {n: o for n, o in outcomes.items() if isinstance(o, Exception)}
+        for name, error in failed.items():
+            failure = _as_refused(slot, name, error)
             if failure.code not in RETRYABLE_REFUSALS:
                 close_at_replicas(list(opened), session_request, callers, timeout_s)
                 raise failure
@@ -94,8 +91,8 @@ def choose_replicas(slot: Slot, exclude: set[str], count: int) -> list[Replica]:
 
 
 def _open(
-    client: ReplicaClient, session_request: SessionRequest, timeout_s: float
-) -> OpenSession.Response:
+    client: ReplicaClient, session_request: OpenSessionRequest, timeout_s: float
+) -> OpenSessionResponse:
     reply = open_at_replica(client, session_request, timeout_s)
     # requests are lost until the topics are matched, which may follow the service reply
     if not client.is_matched(timeout_s):
@@ -105,8 +102,8 @@ def _open(
 
 
 def open_at_replica(
-    client: ReplicaClient, session_request: SessionRequest, timeout_s: float
-) -> OpenSession.Response:
+    client: ReplicaClient, session_request: OpenSessionRequest, timeout_s: float
+) -> OpenSessionResponse:
     """
     Open the session at a replica, or confirm it; return the reply. Raises SessionRefused and
     ServerUnreachable.
@@ -120,7 +117,10 @@ def _as_refused(slot: Slot, server: str, error: Exception) -> SessionRefused:
 
 
 def close_at_replicas(
-    servers: list[str], session_request: SessionRequest, callers: ReplicaCallPool, timeout_s: float
+    servers: list[str],
+    session_request: OpenSessionRequest,
+    callers: ReplicaCallPool,
+    timeout_s: float,
 ) -> list[str]:
     """Close the session at the servers; return those that could not be reached."""
     outcomes = callers.each(servers, lambda client: client.close(session_request, timeout_s))

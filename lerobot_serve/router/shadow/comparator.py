@@ -16,8 +16,8 @@ import numpy as np
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Envelope
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.replicas.latency import RecentLatency
 from lerobot_serve.router.shadow.command_tails import CommandTails
 from lerobot_serve.router.shadow.divergence import (
@@ -92,7 +92,7 @@ class ShadowComparator:
         """Number of entries held, for reports and tests."""
         return self._joiner.size + len(self._tails) + len(self._cages)
 
-    def on_session(self, session_request: SessionRequest) -> str:
+    def on_session(self, session_request: OpenSessionRequest) -> str:
         """
         Store the cage limits of a session request; return why they are unusable, empty otherwise.
         """

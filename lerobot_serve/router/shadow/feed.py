@@ -16,6 +16,8 @@ from functools import partial
 import queue
 import threading
 
+from msgspec import structs
+
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk, ReplySummary
@@ -23,8 +25,8 @@ from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Envelope, Header
 from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.contract.limits import ID_LIMIT
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
@@ -115,7 +117,7 @@ class ShadowFeed(RequestObserver):
 
     # the control thread
 
-    def on_session_closed(self, session_request: SessionRequest) -> None:
+    def on_session_closed(self, session_request: OpenSessionRequest) -> None:
         """Queue the closing of the shadow sessions of a closed session."""
         self._deposits.put(partial(self._sessions.close, session_request))
 
@@ -188,12 +190,12 @@ class ShadowFeed(RequestObserver):
         if self._wants_second_draw(session, RequestKey.of(start)):
             self._send_second_draw(session, raw, start)
 
-    def _has_session(self, client: ShadowClient, session_request: SessionRequest) -> bool:
+    def _has_session(self, client: ShadowClient, session_request: OpenSessionRequest) -> bool:
         return self._sessions.knows(client, session_request) or self._sessions.open(
             client, session_request
         )
 
-    def _open_shadow(self, session_request: SessionRequest) -> bool:
+    def _open_shadow(self, session_request: OpenSessionRequest) -> bool:
         """Open the session with the shadow if needed; return whether it is open."""
         if self._sessions.knows(self._shadow, session_request):
             return True
@@ -216,7 +218,7 @@ class ShadowFeed(RequestObserver):
         if client is None or len(name.encode()) > ID_LIMIT:
             self._drop('second_draw_no_room')
             return
-        if not self._has_session(client, replace(session.request, client_id=name)):
+        if not self._has_session(client, structs.replace(session.request, client_id=name)):
             self._drop('second_draw_no_session')
             return
         try:

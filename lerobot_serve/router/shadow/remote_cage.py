@@ -17,7 +17,8 @@ from lerobot_serve.arrays import Float32Array
 from lerobot_serve.cage import limits_encoding
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.cage.result import LastCommand
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.services.session import extension_bytes
 
 # above the rounding of float32
 ROUNDING = 1e-6
@@ -43,13 +44,13 @@ class RemoteCages:
     def __len__(self) -> int:
         return len(self._cages)
 
-    def update_limits(self, session_request: SessionRequest) -> str:
+    def update_limits(self, session_request: OpenSessionRequest) -> str:
         """
         Replace the limits of a robot with those of a session request; return why they are
         unusable, empty for usable limits or none.
         """
         self._cages.pop(session_request.client_id, None)
-        data = dict(session_request.extensions).get(limits_encoding.EXTENSION_KEY)
+        data = extension_bytes(session_request.extensions, limits_encoding.EXTENSION_KEY)
         if data is None:
             return ''
         try:
@@ -68,7 +69,7 @@ class RemoteCages:
         return cage if cage and len(cage.limits.names) == columns else None
 
 
-def make_remote_cage(session_request: SessionRequest, limits: MotionLimits) -> RemoteCage:
+def make_remote_cage(session_request: OpenSessionRequest, limits: MotionLimits) -> RemoteCage:
     """Return the cage of a robot with these limits. Raises ValueError."""
     return checked_cage(limits, session_request.action_names, session_request.fps)
 

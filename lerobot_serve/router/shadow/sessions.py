@@ -12,11 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.records import OpenSessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 
@@ -33,9 +30,9 @@ SECOND_DRAW_SUFFIX = '~again'
 class ShadowClient(Protocol):
     """The client of the shadow, or of a replica for second draws; see ros.shadow_clients."""
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> object: ...
+    def open(self, session_request: OpenSessionRequest, timeout_s: float) -> object: ...
 
-    def close(self, session_request: SessionRequest, timeout_s: float) -> object: ...
+    def close(self, session_request: OpenSessionRequest, timeout_s: float) -> object: ...
 
     def send(self, raw: bytes) -> None: ...
 
@@ -46,17 +43,17 @@ class ShadowSessions:
     def __init__(self, clock: Callable[[], int], warn: Callable[[str], None]) -> None:
         self._clock, self._warn = clock, warn
         # (client_id, client) -> open session
-        self._open: OrderedDict[tuple[str, ShadowClient], SessionRequest] = OrderedDict()
+        self._open: OrderedDict[tuple[str, ShadowClient], OpenSessionRequest] = OrderedDict()
         # (client_id, client) -> time of the next attempt; client_id '' for all robots
         self._retry_ns: OrderedDict[tuple[str, ShadowClient], int] = OrderedDict()
         self._is_warned = False
 
-    def knows(self, client: ShadowClient, session_request: SessionRequest) -> bool:
+    def knows(self, client: ShadowClient, session_request: OpenSessionRequest) -> bool:
         """Return whether a session is open at a client's server."""
         known = self._open.get((session_request.client_id, client))
         return known is not None and known.session_epoch == session_request.session_epoch
 
-    def open(self, client: ShadowClient, session_request: SessionRequest) -> bool:
+    def open(self, client: ShadowClient, session_request: OpenSessionRequest) -> bool:
         """Open a session, unless a back-off is active; return whether it is open."""
         key, now_ns = (session_request.client_id, client), self._clock()
         if now_ns < self._retry_ns.get(key, 0) or self._is_backing_off(client):
@@ -79,7 +76,7 @@ class ShadowSessions:
                 remembered.popitem(last=False)
         return True
 
-    def close(self, ended: SessionRequest) -> None:
+    def close(self, ended: OpenSessionRequest) -> None:
         """Close the sessions that were opened for a closed session."""
         names = ended.client_id, second_draw_client_id(ended.client_id)
         for name, client in [key for key in self._open if key[0] in names]:
@@ -91,7 +88,7 @@ class ShadowSessions:
         for key in [key for key in self._open if key[0] == client_id]:
             del self._open[key]
 
-    def _close(self, client: ShadowClient, session_request: SessionRequest) -> None:
+    def _close(self, client: ShadowClient, session_request: OpenSessionRequest) -> None:
         """Close a session; an unreachable server closes it after its idle time."""
         if self._is_backing_off(client):
             return

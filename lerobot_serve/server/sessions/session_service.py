@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 from std_srvs.srv import Trigger
 
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import (
     check_ros_reply_topic,
     format_tags,
     SessionRefused,
-    SessionRequest,
 )
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.error_replies import no_session_text
@@ -43,7 +43,7 @@ class ReplyTopicRegistry(Protocol):
     def has_subscriber(self, topic: str) -> bool: ...
 
 
-def client_summary(session_request: SessionRequest) -> str:
+def client_summary(session_request: OpenSessionRequest) -> str:
     """Return robot type and tags of a client, for the log."""
     tags = format_tags(session_request)
     return (session_request.robot_type or '?') + (f' ({tags})' if tags else '')
@@ -58,7 +58,7 @@ class SessionService:
         replies: ReplyTopicRegistry,
         statistics: ServerStatistics,
         observer: RequestObserver,
-        read_session_request: Callable[[OpenSession.Request], SessionRequest],
+        read_session_request: Callable[[OpenSession.Request], OpenSessionRequest],
         observation_topic: str,
     ) -> None:
         self._node, self._replies = node, replies

@@ -13,12 +13,9 @@ from dataclasses import dataclass, field, replace
 import threading
 
 from lerobot_serve.contract.names import is_own_reply_topic, session_name
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal, StateClass
-from lerobot_serve.contract.services.session import (
-    check_client_id_is_free,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import check_client_id_is_free, SessionRefused
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_validation import (
@@ -48,7 +45,7 @@ class AnsweringPolicy:
 class Session:
     """One open session; `answers` is the policy that its client knows."""
 
-    request: SessionRequest
+    request: OpenSessionRequest
     session_id: str
     schema_version: int
     task: str
@@ -96,7 +93,7 @@ class SessionTable:
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._sessions.values()))
 
-    def open(self, request: SessionRequest, now_ns: int, limit: int) -> Session:
+    def open(self, request: OpenSessionRequest, now_ns: int, limit: int) -> Session:
         """
         Open a session, which replaces the client's older one. Raises SessionRefused.
 
@@ -248,7 +245,7 @@ class SessionTable:
                 f'server, raise max_sessions ({self.rules.max_sessions}) or change admission',
             )
 
-    def _check_process(self, request: SessionRequest) -> None:
+    def _check_process(self, request: OpenSessionRequest) -> None:
         limit = self.rules.max_sessions_per_process
         if sum(session.request.instance == request.instance for session in self) >= limit:
             raise SessionRefused(
@@ -257,7 +254,7 @@ class SessionTable:
                 'sessions, the limit of one process; close one, or raise max_sessions_per_process',
             )
 
-    def _check_reply_topic(self, request: SessionRequest, now_ns: int) -> None:
+    def _check_reply_topic(self, request: OpenSessionRequest, now_ns: int) -> None:
         """Raise SessionRefused for the reply topic of another active client."""
         if not is_own_reply_topic(request.reply_topic):
             return

@@ -14,19 +14,16 @@ from lerobot_serve.contract.names import (
     is_reply_topic,
     REPLY_TOPIC_FORMS,
 )
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Codec, Refusal
-from lerobot_serve.contract.services.session import (
-    aspect_ratio_warning,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import aspect_ratio_warning, SessionRefused
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.parameters import ServerParameters
 
 SHOWN_NAMES = 32
 
 
-def check_version(request: SessionRequest) -> int:
+def check_version(request: OpenSessionRequest) -> int:
     try:
         return negotiate_version(request.schema_version)
     except SchemaVersionRefused as error:
@@ -34,7 +31,7 @@ def check_version(request: SessionRequest) -> int:
         raise SessionRefused(code, str(error)) from None
 
 
-def check_names(request: SessionRequest) -> None:
+def check_names(request: OpenSessionRequest) -> None:
     if not request.client_id.strip():
         raise SessionRefused(
             Refusal.BAD_NAME, 'client_id is empty; give each robot a name of its own'
@@ -55,7 +52,7 @@ def check_names(request: SessionRequest) -> None:
 
 
 def check_session_request(
-    request: SessionRequest, description: PolicyDescription, rules: ServerParameters
+    request: OpenSessionRequest, description: PolicyDescription, rules: ServerParameters
 ) -> tuple[str, ...]:
     """Return the warnings. Raises SessionRefused."""
     check_equal_names(
@@ -95,13 +92,13 @@ def check_session_request(
     )
 
 
-def is_required_policy(request: SessionRequest, description: PolicyDescription) -> bool:
+def is_required_policy(request: OpenSessionRequest, description: PolicyDescription) -> bool:
     """Return whether this is the policy that the request requires, by fingerprint or by id."""
     names = ('', description.fingerprint, description.fingerprint.split('@')[0])
     return request.policy in names
 
 
-def check_chunking(request: SessionRequest, description: PolicyDescription) -> list[str]:
+def check_chunking(request: OpenSessionRequest, description: PolicyDescription) -> list[str]:
     if request.wants_rtc and not description.supports_rtc:
         return [
             f'{description.policy_type} does not support real-time chunking: chunks do not '
@@ -136,7 +133,7 @@ def shortened(names: tuple[str, ...]) -> str:
     return f'{list(names[:SHOWN_NAMES])}{more}'
 
 
-def check_cameras(request: SessionRequest, description: PolicyDescription) -> list[str]:
+def check_cameras(request: OpenSessionRequest, description: PolicyDescription) -> list[str]:
     has = {camera.name: camera for camera in request.cameras}
     missing = [camera.name for camera in description.cameras if camera.name not in has]
     if missing:
@@ -168,7 +165,7 @@ def check_cameras(request: SessionRequest, description: PolicyDescription) -> li
 
 
 def check_fps(
-    request: SessionRequest, description: PolicyDescription, rules: ServerParameters
+    request: OpenSessionRequest, description: PolicyDescription, rules: ServerParameters
 ) -> list[str]:
     if not (math.isfinite(request.fps) and request.fps > 0):
         raise SessionRefused(

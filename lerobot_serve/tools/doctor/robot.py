@@ -7,8 +7,9 @@ from collections.abc import Callable
 from math import isinf, pi
 
 from lerobot_serve.cage.description import Motion
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.parameters import EdgeParameters
@@ -166,7 +167,7 @@ def compare_units(robot: RobotDescription, served: PolicyDescription) -> Finding
     return ok(name, 'the range of the actions in training fits the limits')
 
 
-def _cameras(request: SessionRequest, served: PolicyDescription) -> str:
+def _cameras(request: OpenSessionRequest, served: PolicyDescription) -> str:
     return f'the robot has the {len(served.cameras)} cameras of the policy'
 
 

@@ -24,6 +24,7 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Status
+from lerobot_serve.contract.services.session import extension_bytes
 from lerobot_serve.edge.robot import file
 from lerobot_serve.edge.robot.units import limits_for_policy
 from lerobot_serve.errors import WrongCommandLine
@@ -185,7 +186,7 @@ class Collector:
 
 def cage_of(opened: OpenSessionRequest) -> RemoteCage | None:
     """Return the limits of the cage of a robot, None without them. Raises ValueError."""
-    limits = {each.key: bytes(each.value) for each in opened.extensions}.get(EXTENSION_KEY)
+    limits = extension_bytes(opened.extensions, EXTENSION_KEY)
     if not limits:
         return None
     return checked_cage(decode_limits(limits), opened.action_names, opened.fps)

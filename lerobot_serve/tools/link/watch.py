@@ -17,10 +17,10 @@ import time
 from types import TracebackType
 
 from lerobot_serve.contract.names import KEY_ROOT
-from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.contract.records import GetStatusResponse, ServerStatus
+from lerobot_serve.contract.services.messages import read
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.tools.link.survey import (
     is_instance,
     is_token,
@@ -150,7 +150,7 @@ class LinkWatch:
         found = participant(key)
         assert found
         with contextlib.suppress(ValueError):
-            self._note(found, service_bytes.read_status(raw)).is_heard = True
+            self._note(found, read(ServerStatus, raw)).is_heard = True
 
     def _note(self, server: Participant, status: ServerStatus) -> ServerAnswers:
         answers = self._answers.setdefault(server.server, ServerAnswers())
@@ -185,7 +185,7 @@ class LinkWatch:
         try:
             raw = link.call(keys.service('get_status'), b'', QUERY_TIMEOUT_S)
             answers.round_trips_ms.append((time.monotonic() - begin_s) * 1e3)
-            self._note(server, service_bytes.decode('get_status', raw).status)
+            self._note(server, read(GetStatusResponse, raw).status)
         except (ServerUnreachable, ValueError) as error:
             answers.error = str(error)
 

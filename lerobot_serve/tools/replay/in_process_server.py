@@ -16,9 +16,9 @@ from typing import Any
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Envelope
 from lerobot_serve.contract.data_path.observation import check_type, read_queue_remaining
-from lerobot_serve.contract.records import CameraSpec
-from lerobot_serve.contract.schema import StateClass, Status
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
+from lerobot_serve.contract.schema import Codec, StateClass, Status
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import read_checkpoint
 from lerobot_serve.policies.lerobot.checkpoint.features import feature_sizes, unspecified_options
 from lerobot_serve.server.core import ServerCore
@@ -115,7 +115,7 @@ class InProcessServer:
         # one session at a time, as recorded: of all robots, or of this one. It may be an older one
         # than that of the last request, when several recordings or one request twice are replayed
         self._end([each for each in sessions if is_exclusive or of_client(each, start)])
-        request = SessionRequest(
+        request = OpenSessionRequest(
             client_id=start.client_id,
             instance=0,
             session_epoch=header.session_epoch,
@@ -128,6 +128,7 @@ class InProcessServer:
             robot_type=str(info.get('robot_type') or self._robot_type),
             task=str(info.get('task') or ''),
             wants_rtc=True,
+            codec=Codec.JPEG,
             rtc_execution_horizon=int(
                 info.get('rtc_execution_horizon') or self._execution_horizon
             ),

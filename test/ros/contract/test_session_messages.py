@@ -9,31 +9,32 @@ from diagnostic_msgs.msg import KeyValue
 import pytest
 from rclpy.serialization import deserialize_message, serialize_message
 
+from lerobot_serve.contract import records
 from lerobot_serve.contract.limits import KEY_LIMIT
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import (
     SESSION_EXTENSION_BYTES_LIMIT,
     SESSION_EXTENSIONS_LIMIT,
     SessionRefused,
-    SessionRequest,
 )
 from lerobot_serve.ros.contract.session_messages import (
-    message_from_session_request,
+    message_of,
     session_request_from_message,
 )
 from lerobot_serve_interfaces.msg import Extension
 from lerobot_serve_interfaces.srv import OpenSession
 
-ASK = SessionRequest(
-    'robot_1',
-    7,
-    3,
-    '/robot_1/action_chunk',
-    ('a', 'b'),
-    ('c',),
-    (CameraSpec('front', 480, 640, 3),),
-    30.0,
+ASK = OpenSessionRequest(
+    schema_version=1,
+    client_id='robot_1',
+    instance=7,
+    session_epoch=3,
+    reply_topic='/robot_1/action_chunk',
+    state_names=('a', 'b'),
+    action_names=('c',),
+    cameras=(CameraSpec('front', 480, 640, 3),),
+    fps=30.0,
     robot_type='arm',
     policy='act@1',
     task='fold',
@@ -41,8 +42,11 @@ ASK = SessionRequest(
     rtc_execution_horizon=8,
     codec=2,
     reply_deadline_s=0.5,
-    tags=(('shift', 'night'), ('lab', 'B 3')),
-    extensions=(('vendor.force', bytes(range(256))), ('vendor.none', b'')),
+    tags=(records.KeyValue('shift', 'night'), records.KeyValue('lab', 'B 3')),
+    extensions=(
+        records.Extension('vendor.force', bytes(range(256))),
+        records.Extension('vendor.none'),
+    ),
 )
 
 
@@ -52,14 +56,14 @@ def extended(*extensions: tuple[str, bytes]) -> OpenSession.Request:
 
 
 def test_what_is_asked_arrives():
-    raw = serialize_message(message_from_session_request(ASK))
+    raw = serialize_message(message_of(ASK, OpenSession.Request))
     assert session_request_from_message(deserialize_message(raw, OpenSession.Request)) == ASK
 
 
 def test_as_much_as_is_allowed_is_taken():
-    full = ('k' * KEY_LIMIT, b'x' * SESSION_EXTENSION_BYTES_LIMIT)
+    full = 'k' * KEY_LIMIT, b'x' * SESSION_EXTENSION_BYTES_LIMIT
     asked = session_request_from_message(extended(*[full] * SESSION_EXTENSIONS_LIMIT))
-    assert asked.extensions == (full,) * SESSION_EXTENSIONS_LIMIT
+    assert asked.extensions == (records.Extension(*full),) * SESSION_EXTENSIONS_LIMIT
 
 
 REFUSED = {

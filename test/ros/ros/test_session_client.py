@@ -13,6 +13,7 @@ from support.contract.wire_examples import an_observation
 from support.nodes.small_client import SmallClient
 
 from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.records import ResetEpisodeRequest
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.ros import qos
@@ -100,7 +101,7 @@ def test_the_status_is_told(server, node, wait_until):
 
 def test_an_episode_that_a_server_cannot_begin_is_told(server, node, wait_until):
     client, refusals = SessionClient(node, SERVER, lifespan_s=1.0), queue.SimpleQueue()
-    request = ResetEpisode.Request(client_id='nobody', session_epoch=3, episode=1)
+    request = ResetEpisodeRequest('nobody', 3, 1)
 
     def refused():
         """An answer that is sent before the two have fully found each other is lost."""
@@ -113,7 +114,7 @@ def test_an_episode_that_a_server_cannot_begin_is_told(server, node, wait_until)
 
 def test_to_announce_an_episode_waits_for_nobody_and_keeps_nothing(runtime, node, wait_until):
     client, refusals = SessionClient(node, SERVER, lifespan_s=1.0), queue.SimpleQueue()
-    request, name = ResetEpisode.Request(client_id='robot'), f'{SERVER}/reset_episode'
+    request, name = ResetEpisodeRequest('robot'), f'{SERVER}/reset_episode'
     # nobody is there
     client.announce(request, refusals.put)
     # somebody is, and hangs: nobody spins it

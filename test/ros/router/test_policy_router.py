@@ -10,10 +10,11 @@ from support.nodes.small_client import SmallClient
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
+from lerobot_serve.contract.records import ResetEpisodeRequest
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.ros import qos
 from lerobot_serve_interfaces.msg import ActionChunk, ServerStatus
-from lerobot_serve_interfaces.srv import GetStatus, ResetEpisode
+from lerobot_serve_interfaces.srv import GetStatus
 
 ROUTER = '/policy_router'
 
@@ -89,7 +90,7 @@ def test_an_unknown_robot_gets_no_session_and_the_known_one_still_its_chunk(clie
 
 
 def test_reset_and_close_reach_both_slots(client, slots):
-    request = ResetEpisode.Request(client_id='tester', session_epoch=1, episode=1)
+    request = ResetEpisodeRequest('tester', 1, 1)
     assert client.reset(request).acknowledged
     for name in ('a', 'b'):
         steering = slots.steering(name)

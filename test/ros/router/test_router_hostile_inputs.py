@@ -8,6 +8,7 @@ from dataclasses import replace
 import os
 import random
 
+from msgspec import structs
 import pytest
 from rclpy.duration import Duration
 from support.nodes.router_manager import Manager
@@ -113,7 +114,7 @@ def test_hundreds_of_sessions_leave_nothing(router_rig):
         name = f'robot_{number}'
         # each is a process of its own
         mine = {'instance': number + 1, 'reply_topic': f'/{name}/action_chunk'}
-        ask = replace(first.ask, client_id=name, **mine)
+        ask = structs.replace(first.ask, client_id=name, **mine)
         sessions.open(ask, LIMIT_S)
         assert sessions.close(ask, LIMIT_S).closed
 

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 import signal
 import threading
 
+from msgspec.structs import replace
 import pytest
 from support.nodes.router_manager import assert_well_ended, Manager
 from support.nodes.small_client import SmallClient

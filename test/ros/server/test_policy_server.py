@@ -15,12 +15,14 @@ from support.nodes.small_client import SmallClient
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.image_codec import encode as encode_image
+from lerobot_serve.contract.records import ResetEpisodeRequest
 from lerobot_serve.contract.schema import Codec, Refusal, Status
 from lerobot_serve.contract.services.session import SessionRefused
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.session_messages import message_from_session_request
+from lerobot_serve.ros.contract.session_messages import message_of
 from lerobot_serve_interfaces.msg import ServerStatus
-from lerobot_serve_interfaces.srv import OpenSession, ResetEpisode
+from lerobot_serve_interfaces.srv import OpenSession
 
 SERVER = '/policy_server'
 CAMERA = 'observation.images.front'
@@ -136,10 +138,8 @@ def test_a_closed_session_answers_no_more(client, drops):
 
 
 def test_reset_is_acknowledged_for_the_open_session_only(client):
-    request = ResetEpisode.Request(client_id='tester', session_epoch=1, episode=1)
-    assert client.reset(request).acknowledged
-    request.session_epoch = 5
-    reply = client.reset(request)
+    assert client.reset(ResetEpisodeRequest('tester', 1, 1)).acknowledged
+    reply = client.reset(ResetEpisodeRequest('tester', 5, 1))
     assert not reply.acknowledged
     assert 'epoch 5' in reply.text
 
@@ -196,14 +196,16 @@ def test_what_a_client_calls_itself_forges_no_line_of_the_log(rig, log_of_rig):
         ('robot_type', 'x' * 4000, 'robot_type has 4000 characters, at most 128 are allowed'),
         ('action_names', ['x'] * 100_000, 'action_names has 100000 entries, 1024 are allowed'),
     ):
-        asked = message_from_session_request(rig.stranger('vandal'))
+        asked = message_of(rig.stranger('vandal'), OpenSession.Request)
         setattr(asked, name, value)
         assert words in rig.ask(OpenSession, 'open_session', asked).reason
     log = log_of_rig('policy_server')
     assert not [line for line in log.splitlines() if line.startswith(forged)]
     assert '\x1b[2J' not in log
     assert max(map(len, log.splitlines())) < 2000
-    robot = rig.client(robot_type='Lab 3, arm 2', tags=(('shift', 'night'), ('lab', '3')))
+    robot = rig.client(
+        robot_type='Lab 3, arm 2', tags=(KeyValue('shift', 'night'), KeyValue('lab', '3'))
+    )
     assert robot.round_trip().status == Status.OK
     line = 'opened tester#00000001 for Lab 3, arm 2 (shift=night, lab=3)'
     rig.wait(lambda: line in log_of_rig('policy_server'), 'the session is in the log')

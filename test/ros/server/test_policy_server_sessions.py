@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import subprocess
 import sys
 
+from msgspec.structs import replace
 import numpy as np
 import pytest
 from support.nodes.zenoh_links import both_links

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 import numpy as np
 import pytest
 from support.nodes.server_rig import ServerRig
 
+from lerobot_serve.contract.records import ResetEpisodeRequest
 from lerobot_serve.contract.schema import Flag, StateClass, Status
-from lerobot_serve_interfaces.srv import ResetEpisode
 
 RECURRENT = {'policy_kind': 'recurrent', 'policy_path': 'joints=6,chunk=5,cameras=,fps=30'}
 EPISODES = {
@@ -59,7 +58,7 @@ def test_a_new_episode_begins_without_the_old_ones_state(rig):
     client = rig.client()
     states = EPISODES['robot_0']
     first = [ask(client, state, start=i == 0).robot for i, state in enumerate(states)]
-    request = ResetEpisode.Request(client_id='tester', session_epoch=1, episode=1)
+    request = ResetEpisodeRequest('tester', 1, 1)
     assert client.reset(request).acknowledged
     second = [ask(client, state, 1, start=i == 0).robot for i, state in enumerate(states)]
     assert np.array_equal(first, second)

@@ -9,16 +9,16 @@ import threading
 from support.network.ports import free_port
 from support.zenoh.access_rig import Keys, SITE
 
+from lerobot_serve.contract.records import EpisodeOutcome, ReportOutcomeRequest
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve.zenoh.settings import ZenohSettings
-from lerobot_serve_interfaces.msg import EpisodeOutcome, RouterState
-from lerobot_serve_interfaces.srv import ReportOutcome
+from lerobot_serve_interfaces.msg import RouterState
 
-SUCCESS, FAILURE, LIMIT_S = EpisodeOutcome.SUCCESS, EpisodeOutcome.FAILURE, 30.0
+SUCCESS, FAILURE, _ = EpisodeOutcome.Outcome
+LIMIT_S = 30.0
 
 
 def report(client: ZenohSessionClient, **outcome: object) -> tuple[bool, str]:
@@ -29,15 +29,13 @@ def report(client: ZenohSessionClient, **outcome: object) -> tuple[bool, str]:
         replies.append((is_accepted, text))
         has_replied.set()
 
-    client.report_outcome(ReportOutcome.Request(outcome=EpisodeOutcome(**outcome)), on_reply)
+    client.report_outcome(ReportOutcomeRequest(EpisodeOutcome(**outcome)), on_reply)
     assert has_replied.wait(LIMIT_S)
     return replies[0]
 
 
 def report_unheard(client: ZenohSessionClient, **outcome: object) -> None:
-    client.report_outcome(
-        ReportOutcome.Request(outcome=EpisodeOutcome(**outcome)), lambda *_: None
-    )
+    client.report_outcome(ReportOutcomeRequest(EpisodeOutcome(**outcome)), lambda *_: None)
 
 
 def test_a_robot_reports_for_its_own_episodes_alone(edge_rig, tmp_path):
@@ -75,7 +73,7 @@ def test_a_robot_reports_for_its_own_episodes_alone(edge_rig, tmp_path):
     stranger = ZenohLink(ZenohSettings(SITE, connect=(endpoint,), keys=other))
     try:
         client = ZenohSessionClient(
-            stranger, '/policy_router', Role.ROBOT, 'robot_2', service_bytes, lambda _: None
+            stranger, '/policy_router', Role.ROBOT, 'robot_2', lambda _: None
         )
         edge_rig.wait(client.is_available, 'the router is found')
         # in the name of the robot

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import pytest
+from support.contract.session_request import session_request
 from support.nodes.small_client import JOINTS
 
 from lerobot_serve.contract.schema import Refusal, Status
-from lerobot_serve.contract.services.session import SessionRequest
-from lerobot_serve.ros.contract.session_messages import message_from_session_request
+from lerobot_serve.ros.contract.session_messages import message_of
 from lerobot_serve_interfaces.srv import OpenSession
 
 UNUSED = '@lerobot/default/policy_{node}/robot/{client}/0000000a/action_chunk'
@@ -21,8 +21,8 @@ def link() -> str:
 
 
 def vandal(reply_topic: str) -> OpenSession.Request:
-    return message_from_session_request(
-        SessionRequest('vandal', 99, 1, reply_topic, JOINTS, JOINTS, (), 30.0)
+    return message_of(
+        session_request('vandal', 1, reply_topic, JOINTS, instance=99), OpenSession.Request
     )
 
 

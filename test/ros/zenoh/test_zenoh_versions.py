@@ -7,21 +7,19 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from support.contract.session_request import session_request
 from support.nodes.small_client import JOINTS
 from support.nodes.zenoh_links import free_endpoint
 
 from lerobot_serve.contract.cdr import CdrWriter
+from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.header import write_envelope_fields
 from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import CloseSessionRequest
 from lerobot_serve.contract.schema import Refusal, Status
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.ros.contract import service_bytes
-from lerobot_serve.ros.contract.session_messages import message_from_session_request
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplyPublishers
@@ -107,10 +105,10 @@ def test_a_server_refuses_and_counts_what_it_cannot_read(rig, log_of_rig):
     robot = rig.client()
     link = rig.fleet.links.link(rig.name)
     keys = ServerKeys('default', rig.name).client(Role.ROBOT, 'later')
-    ask = SessionRequest('later', 9, 1, keys.reply(1), JOINTS, JOINTS, (), 30.0)
+    ask = session_request('later', 1, keys.reply(1), JOINTS, instance=9)
     for service, raw in (
-        ('open_session', service_bytes.encode(message_from_session_request(ask))),
-        ('close_session', service_bytes.close_request('later', 1)),
+        ('open_session', encode(ask)),
+        ('close_session', encode(CloseSessionRequest('later', 1))),
     ):
         with pytest.raises(ServerUnreachable, match=SAME_VERSION):
             link.call(keys.service(service), later(raw), LIMIT_S)

@@ -12,8 +12,9 @@ import numpy as np
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
-from lerobot_serve.contract.data_path.message_parts import Extension, Image, NO_ACTIONS
+from lerobot_serve.contract.data_path.message_parts import Image, NO_ACTIONS
 from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.records import Extension
 from lerobot_serve.contract.schema import Codec, MsgType, Status
 
 # a busy machine draws images slowly; that is not a fault of the code

@@ -13,9 +13,8 @@ import simplejpeg
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.contract.data_path.message_parts import Image as WireImage
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.latest import InputSnapshot
 from lerobot_serve.edge.inputs.monitor import InputMonitor
@@ -67,7 +66,7 @@ class FakeClient:
         if self.error:
             raise self.error
 
-    def open(self, ask: SessionRequest, timeout_s: float) -> SimpleNamespace:
+    def open(self, ask: OpenSessionRequest, timeout_s: float) -> SimpleNamespace:
         self._note('open', ask)
         return SimpleNamespace(
             session_id='s-1',
@@ -82,7 +81,7 @@ class FakeClient:
             extensions=self.extensions,
         )
 
-    def close(self, ask: SessionRequest, timeout_s: float) -> None:
+    def close(self, ask: OpenSessionRequest, timeout_s: float) -> None:
         self._note('close', ask)
 
     def announce(self, request: object, on_refusal: Callable[[str], None]) -> None:
@@ -153,7 +152,7 @@ class World:
             logs=Logs(self.told.append, self.warned.append, self.warned.append, lambda: 0),
         )
 
-    def session_request(self, epoch: int, reply_topic: str) -> SessionRequest:
+    def session_request(self, epoch: int, reply_topic: str) -> OpenSessionRequest:
         return make_session_request(
             self.settings,
             self.robot,

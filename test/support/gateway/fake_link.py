@@ -17,12 +17,13 @@ from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.records import (
     CameraSpec,
     GetStatusResponse,
+    OpenSessionRequest,
     OpenSessionResponse,
     ResetEpisodeRequest,
     ServerStatus,
 )
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.contract.services.session import ServerUnreachable, SessionRequest
+from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterUpstream
 
@@ -58,8 +59,8 @@ class FakeLink:
     refusal: Exception | None = None
     # what a request is answered with; None: nothing
     answer: Callable[[Observation], Chunk | None] = lambda request: ok(request)
-    opened: list[SessionRequest] = field(default_factory=list)
-    closed: list[SessionRequest] = field(default_factory=list)
+    opened: list[OpenSessionRequest] = field(default_factory=list)
+    closed: list[OpenSessionRequest] = field(default_factory=list)
     announced: list[tuple[str, int, int, str]] = field(default_factory=list)
     requests: list[Observation] = field(default_factory=list)
     upstream: RouterUpstream | None = None
@@ -96,7 +97,7 @@ class FakeLink:
             observation_steps=reply.observation_steps,
         )
 
-    def open(self, session_request: SessionRequest, timeout_s: float) -> OpenSessionResponse:
+    def open(self, session_request: OpenSessionRequest, timeout_s: float) -> OpenSessionResponse:
         self._check()
         if self.refusal:
             raise self.refusal
@@ -106,7 +107,7 @@ class FakeLink:
     def wait_until_matched(self, timeout_s: float) -> bool:
         return True
 
-    def close_session(self, session_request: SessionRequest, timeout_s: float) -> None:
+    def close_session(self, session_request: OpenSessionRequest, timeout_s: float) -> None:
         self._check()
         self.closed.append(session_request)
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import (
@@ -25,7 +26,7 @@ from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.doors import Door
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeSession, FakeUpstream
 from lerobot_serve.gateway.parameters import GatewayParameters
-from lerobot_serve.gateway.upstream import SessionTerms, UpstreamSession
+from lerobot_serve.gateway.upstream import UpstreamSession
 
 CALLER = Caller('http', '127.0.0.1:5000', 'arm')
 CAMERA = 'observation.images.front'
@@ -75,7 +76,7 @@ class GatewayRig:
         """Let sessions open once the event is set."""
         may_open, open_now = asyncio.Event(), self.upstream.open
 
-        async def open_later(caller: Caller, terms: SessionTerms | None) -> FakeSession:
+        async def open_later(caller: Caller, terms: OpenSessionRequest | None) -> FakeSession:
             await may_open.wait()
             return await open_now(caller, terms)
 

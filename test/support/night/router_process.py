@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lerobot_serve.contract import records
 from lerobot_serve.contract.codec import decode
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.ros.contract.service_bytes import encode
 from lerobot_serve.router.api.slot_commands import run_slot_command
 from lerobot_serve.router.canary.controller import CHAMPION
@@ -181,7 +181,7 @@ class NightRouter:
         self.poll()
         return text
 
-    def open(self, request: SessionRequest) -> None:
+    def open(self, request: OpenSessionRequest) -> None:
         """Open the session of a robot. Raises SessionRefused."""
         assert self.core
         self.core.session_manager.open(request)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 import subprocess
 import time
@@ -12,20 +11,22 @@ from typing import Any
 import zlib
 
 from lifecycle_msgs.srv import ChangeState, GetState
+from msgspec.structs import replace
 import pytest
 from rcl_interfaces.srv import SetParameters
 from rclpy.action import ActionClient
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
-from lerobot_serve.ros.contract.session_messages import message_from_session_request
+from lerobot_serve.ros.contract.session_messages import message_of
 from lerobot_serve.tools.processes.node_processes import NodeProcesses
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
 from lerobot_serve_interfaces.srv import GetStatus, OpenSession
+from support.contract.session_request import session_request
 from support.nodes.small_client import JOINTS, SmallClient
 from support.nodes.steering import Steering
 from support.processes.in_executor import in_executor
@@ -82,10 +83,10 @@ class ServerRig:
         robot.open()
         return robot
 
-    def stranger(self, name: str, **changes: object) -> SessionRequest:
+    def stranger(self, name: str, **changes: object) -> OpenSessionRequest:
         """Return the ask of a robot that only wants to know; nobody listens on its topic."""
-        ask = SessionRequest(
-            name, zlib.crc32(name.encode()), 1, f'/{name}/action_chunk', JOINTS, JOINTS, (), 30.0
+        ask = session_request(
+            name, 1, f'/{name}/action_chunk', JOINTS, instance=zlib.crc32(name.encode())
         )
         return replace(ask, **changes)
 
@@ -145,9 +146,9 @@ class ServerRig:
         """Return the state as GetStatus has it."""
         return STATES[self.status().state]
 
-    def open_session(self, ask: SessionRequest) -> OpenSession.Response:
+    def open_session(self, ask: OpenSessionRequest) -> OpenSession.Response:
         """Return the whole reply, accepted or not."""
-        return self.ask(OpenSession, 'open_session', message_from_session_request(ask))
+        return self.ask(OpenSession, 'open_session', message_of(ask, OpenSession.Request))
 
     def drops(self) -> dict[str, int]:
         return {drop.reason: drop.count for drop in self.status().dropped}

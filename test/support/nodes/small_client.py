@@ -10,6 +10,7 @@ import queue
 import time
 import zlib
 
+from msgspec import structs
 import numpy as np
 from rclpy.node import Node
 
@@ -21,19 +22,15 @@ from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Flag, MsgType
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve_interfaces.msg import ActionChunk
+from support.contract.session_request import session_request
 
 # of a request, and of the same one again
 ANSWER_LIMITS_S = 10.0, 20.0
@@ -55,20 +52,18 @@ class SmallClient:
         topic = f'/{name}/action_chunk'
         # a process of its own, as the server sees it
         instance = zlib.crc32(name.encode())
-        self.ask = SessionRequest(
+        self.ask = session_request(
             name,
-            instance,
             1,
             topic,
             JOINTS,
-            JOINTS,
-            (CameraSpec('observation.images.front'),),
-            30.0,
+            instance=instance,
+            cameras=(CameraSpec('observation.images.front'),),
         )
         # cameras also as a server describes them
         cameras = ask.pop('cameras', self.ask.cameras)
         named = tuple(CameraSpec(c.name, c.height, c.width, c.channels) for c in cameras)
-        self.ask = replace(self.ask, cameras=named, **ask)
+        self.ask = structs.replace(self.ask, cameras=named, **ask)
         self.chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._sessions: SessionClient | ZenohSessionClient
         if link:
@@ -84,9 +79,11 @@ class SmallClient:
 
     def _subscribe_over_zenoh(self, link: ZenohLink, server: str, name: str) -> ZenohReplies:
         self._sessions = sessions = ZenohSessionClient(
-            link, server, Role.ROBOT, name, service_bytes, lambda _: None
+            link, server, Role.ROBOT, name, lambda _: None
         )
-        self.ask = replace(self.ask, reply_topic=sessions.keys.reply(self.ask.session_epoch))
+        self.ask = structs.replace(
+            self.ask, reply_topic=sessions.keys.reply(self.ask.session_epoch)
+        )
         return ZenohReplies(
             link,
             {server: sessions.keys},

@@ -20,9 +20,8 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Header, read_envelope
 from lerobot_serve.contract.data_path.observation import Observation
-from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.contract.records import OpenSessionRequest, ServerStatus
 from lerobot_serve.contract.schema import Flag, MsgType, StateClass, Status
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.data_path.dispatch_step import RequestTimer
 from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.routing_table import RoutingTable
@@ -36,6 +35,7 @@ from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot, SlotDrain
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
+from support.contract.session_request import session_request
 from support.router.recording_transport import RecordingTransport
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -55,10 +55,8 @@ ROWS = np.zeros((2, 2), np.float32)
 LOCK_LIMIT_S = 10.0
 
 
-def ask_of(name: str = 'robot', epoch: int = 1, instance: int = 1) -> SessionRequest:
-    return SessionRequest(
-        name, instance, epoch, f'/{name}/chunk', ('x', 'y'), ('x', 'y'), (), 10.0
-    )
+def ask_of(name: str = 'robot', epoch: int = 1, instance: int = 1) -> OpenSessionRequest:
+    return session_request(name, epoch, f'/{name}/chunk', ('x', 'y'), instance=instance, fps=10.0)
 
 
 def policy_of(slot: str) -> str:

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
+from msgspec.structs import replace
+
+from lerobot_serve.contract.records import GetStatusResponse, OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.manager import SessionManager
 from support.router.contexts import make_context
@@ -27,7 +25,7 @@ class FakeReplica:
 
     def __init__(self, server: str) -> None:
         self.server, self.topic = server, f'/router/replies{server}'
-        self.sessions: dict[str, SessionRequest] = {}
+        self.sessions: dict[str, OpenSessionRequest] = {}
         self.refuses: Refusal | None = None
         self.hangs, self.wired = False, True
         self.action_names = ('x', 'y')
@@ -37,7 +35,7 @@ class FakeReplica:
         self.calls: list[str] = []
         self.waited_s = 0.0
 
-    def open(self, ask: SessionRequest, timeout_s: float) -> SimpleNamespace:
+    def open(self, ask: OpenSessionRequest, timeout_s: float) -> SimpleNamespace:
         self._answer('open', timeout_s)
         assert ask.reply_topic == self.topic
         if self.refuses is not None:
@@ -45,7 +43,7 @@ class FakeReplica:
         self.sessions[ask.client_id] = ask
         return SimpleNamespace(server=self.server, policy=self.policy)
 
-    def close(self, ask: SessionRequest, timeout_s: float) -> None:
+    def close(self, ask: OpenSessionRequest, timeout_s: float) -> None:
         self._answer('close', timeout_s)
         known = self.sessions.get(ask.client_id)
         if known and known.session_epoch == ask.session_epoch:
@@ -56,17 +54,16 @@ class FakeReplica:
         self.resets.append(request)
         return SimpleNamespace(acknowledged=True, text='')
 
-    def status(self, timeout_s: float) -> SimpleNamespace:
+    def status(self, timeout_s: float) -> GetStatusResponse:
         self._answer('status', timeout_s)
-        return SimpleNamespace(
-            state_names=['x', 'y'],
-            action_names=list(self.action_names),
-            cameras=[],
+        return GetStatusResponse(
+            state_names=('x', 'y'),
+            action_names=self.action_names,
             observation_steps=1,
             observation_stride_steps=1,
         )
 
-    def session_request_for(self, session_request: SessionRequest) -> SessionRequest:
+    def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         return replace(session_request, reply_topic=self.topic)
 
     def is_matched(self, timeout_s: float) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 import threading
+
+from msgspec.structs import replace
 
 from lerobot_serve.contract.data_path.chunk import read_reply_summary
 from lerobot_serve.contract.data_path.execution_report import ExecutedRun, ExecutionReport
 from lerobot_serve.contract.data_path.header import read_envelope
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.sessions.client_sessions import ClientSession
@@ -32,18 +33,18 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.sessions: dict[str, int] = {}
-        self.opened: list[SessionRequest] = []
-        self.closed: list[SessionRequest] = []
+        self.opened: list[OpenSessionRequest] = []
+        self.closed: list[OpenSessionRequest] = []
         self.sent: list[bytes] = []
         self.error: Exception | None = None
         self.hangs: threading.Event | None = None
 
-    def open(self, ask: SessionRequest, timeout_s: float) -> None:
+    def open(self, ask: OpenSessionRequest, timeout_s: float) -> None:
         self.opened.append(ask)
         self._answer()
         self.sessions[ask.client_id] = ask.session_epoch
 
-    def close(self, ask: SessionRequest, timeout_s: float) -> None:
+    def close(self, ask: OpenSessionRequest, timeout_s: float) -> None:
         self.closed.append(ask)
         self._answer()
         if self.sessions.get(ask.client_id) == ask.session_epoch:

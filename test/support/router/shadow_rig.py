@@ -13,11 +13,12 @@ from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.execution_report import ExecutedRun, ExecutionReport
 from lerobot_serve.contract.data_path.header import Envelope, Header
+from lerobot_serve.contract.records import Extension, OpenSessionRequest
 from lerobot_serve.contract.schema import MsgType, Status
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
 from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shadow.sample_joiner import RequestKey
+from support.contract.session_request import session_request
 
 MS = 1_000_000
 S = 1000 * MS
@@ -75,11 +76,11 @@ def ask(
     limits: bytes | None = b'',
     names: tuple[str, ...] = NAMES,
     fps: float = FPS,
-) -> SessionRequest:
+) -> OpenSessionRequest:
     """Return what a robot asks; `limits` are those of LIMITS unless they are given."""
     data = limits_encoding.encode_limits(LIMITS, 1 / FPS) if limits == b'' else limits
-    extensions = () if data is None else ((limits_encoding.EXTENSION_KEY, data),)
-    return SessionRequest(client_id, 1, 7, '/reply', names, names, (), fps, extensions=extensions)
+    extensions = () if data is None else (Extension(limits_encoding.EXTENSION_KEY, data),)
+    return session_request(client_id, 7, '/reply', names, fps=fps, extensions=extensions)
 
 
 class World:

@@ -18,7 +18,6 @@ from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
 from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
@@ -41,6 +40,7 @@ from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
+from support.contract.session_request import session_request
 from support.rtc_parity.scene import (
     CAMERA,
     CHUNK_ROWS,
@@ -131,15 +131,13 @@ class RemoteLoop:
         )
 
     def _open(self, horizon: int, number: int) -> None:
-        ask = SessionRequest(
+        ask = session_request(
             CLIENT,
-            1,
             number,
             f'/{CLIENT}/action_chunk',
             JOINTS,
-            JOINTS,
-            (CameraSpec(CAMERA, HEIGHT, WIDTH),),
-            FPS,
+            cameras=(CameraSpec(CAMERA, HEIGHT, WIDTH),),
+            fps=FPS,
             robot_type=ROBOT_TYPE,
             task=TASK,
             wants_rtc=True,

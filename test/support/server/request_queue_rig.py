@@ -9,16 +9,16 @@ import threading
 
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.schema import MsgType
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
 from lerobot_serve.server.sessions.session_table import Session
+from support.contract.session_request import session_request
 from support.server.fake_policy import JOINTS
 
 WAIT_S = 10.0
 
 
 def session(name: str) -> Session:
-    ask = SessionRequest(name, 1, 1, '/reply', JOINTS, JOINTS, (), 30.0)
+    ask = session_request(name, 1, '/reply', JOINTS)
     return Session(ask, f'{name}#1', 1, '', ())
 
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from msgspec import structs
+
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
-from lerobot_serve.contract.records import CameraSpec
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.server.core import NO_OBSERVER, ServerCore
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
 from lerobot_serve.server.observability.request_observer import RequestObserver
@@ -22,12 +23,12 @@ from support.server.worker_rig import bench, FRONT, HEADER, OBSERVATION
 
 FIXED = replace(RULES, max_sessions=100)
 MEASURED = replace(FIXED, admission='auto')
-ASK = replace(BARE_ASK, cameras=(CameraSpec(FRONT, 8, 16),))
+ASK = structs.replace(BARE_ASK, cameras=(CameraSpec(FRONT, 8, 16),))
 
 
-def ask(number: int = 1, **changes: object) -> SessionRequest:
+def ask(number: int = 1, **changes: object) -> OpenSessionRequest:
     own = {'client_id': f'robot_{number}', 'reply_topic': f'/robot_{number}/action_chunk'}
-    return replace(ASK, **(own | changes))
+    return structs.replace(ASK, **(own | changes))
 
 
 def request(number: int = 1, *, left_s: float = 0.0, **header: object) -> bytes:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from lerobot_serve.contract.names import ros_token
-from lerobot_serve.contract.records import CameraSpec
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.policies.base import PolicyCamera
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import SessionTable
+from support.contract.session_request import session_request
 from support.server.fake_policy import FAKE_DESCRIPTION, JOINTS
 
 FRONT = 'observation.images.front'
@@ -27,18 +29,15 @@ RULES = ServerParameters(
 )
 
 
-def ask(client_id: str = 'robot_1', epoch: int = 7, **changes: object) -> SessionRequest:
-    fitting = SessionRequest(
-        client_id=client_id,
-        instance=1,
-        session_epoch=epoch,
-        reply_topic=f'/{ros_token(client_id)}/edge_controller/action_chunk',
-        state_names=JOINTS,
-        action_names=JOINTS,
+def ask(client_id: str = 'robot_1', epoch: int = 7, **changes: object) -> OpenSessionRequest:
+    fitting = session_request(
+        client_id,
+        epoch,
+        f'/{ros_token(client_id)}/edge_controller/action_chunk',
+        JOINTS,
         cameras=(CameraSpec(FRONT, 480, 640),),
-        fps=30.0,
     )
-    return replace(fitting, **changes)
+    return structs.replace(fitting, **changes)
 
 
 def table(served: dict[str, object] | None = None, **rules: object) -> SessionTable:

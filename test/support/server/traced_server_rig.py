@@ -13,8 +13,9 @@ from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import read_envelope
-from lerobot_serve.contract.records import CameraSpec
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.limits import SCHEMA_VERSION
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.inference import policy_loading
@@ -66,15 +67,17 @@ class TracedServer:
     def open(self, raw: bytes, **more: object) -> None:
         """Open the session of a request, unless it is."""
         start, served = read_envelope(raw), self.worker.description
-        ask = SessionRequest(
-            start.client_id,
-            0,
-            start.header.session_epoch,
-            '/test/replies/rig',
-            served.state_names,
-            served.action_names,
-            tuple(CameraSpec(c.name, channels=c.channels) for c in served.cameras),
-            30.0,
+        ask = OpenSessionRequest(
+            schema_version=SCHEMA_VERSION,
+            client_id=start.client_id,
+            instance=0,
+            session_epoch=start.header.session_epoch,
+            reply_topic='/test/replies/rig',
+            state_names=served.state_names,
+            action_names=served.action_names,
+            cameras=tuple(CameraSpec(c.name, channels=c.channels) for c in served.cameras),
+            fps=30.0,
+            codec=Codec.JPEG,
             **more,
         )
         if not self.core.sessions.find(start.client_id, start.header.session_epoch):

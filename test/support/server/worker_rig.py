@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
+from msgspec import structs
 import numpy as np
 
 from lerobot_serve.contract import image_codec
@@ -16,12 +17,12 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header, read_envelope
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.schema import Codec, Flag, MsgType
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.policies.base import PolicyRequest, Prediction
 from lerobot_serve.server.inference.request_queue import QueuedRequest
 from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.sessions.session_table import Session
+from support.contract.session_request import session_request
 from support.server.fake_policy import FakePolicy, JOINTS
 
 FRONT = 'observation.images.front'
@@ -32,7 +33,7 @@ JPEG = image_codec.encode(FRONT, FRAME, Codec.JPEG)
 OBSERVATION = Observation(
     HEADER, 'robot_1', 'episode_1', np.array([[0.1, 0.2, 0.3]], np.float32), (RAW,)
 )
-ASK = SessionRequest('robot_1', 1, 7, '/robot_1/action_chunk', JOINTS, JOINTS, (), 30.0)
+ASK = session_request('robot_1', 7, '/robot_1/action_chunk', JOINTS)
 SESSION = Session(ASK, 'robot_1#7', 1, 'fold the towel', ())
 PREFIX = np.full((2, 3), 0.5, np.float32)
 ROWS = np.zeros((4, 3), np.float32)
@@ -79,7 +80,9 @@ def queued(observation: Observation | bytes, session: Session = SESSION) -> Queu
 def robot(number: int, **changes: object) -> tuple[Observation, Session]:
     """Return what one of several robots asks, and its session; each stands elsewhere."""
     name = f'robot_{number}'
-    session = replace(SESSION, request=replace(ASK, client_id=name), session_id=f'{name}#7')
+    session = replace(
+        SESSION, request=structs.replace(ASK, client_id=name), session_id=f'{name}#7'
+    )
     state = np.full((1, 3), number, np.float32)
     return replace(OBSERVATION, client_id=name, state=state, **changes), session
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 import threading
 
+from msgspec.structs import replace
 import numpy as np
 import pytest
 from support.gateway.certificates import certificate_files
@@ -112,7 +112,11 @@ def test_a_session_is_opened_on_its_terms_and_closed_with_its_stream(door, clien
         (terms,) = door.upstream.terms
         assert (terms.state_names, terms.action_names) == (NAMES, NAMES)
         assert (terms.task, terms.fps, terms.policy) == ('tidy', 15.0, 'fake')
-        assert dict(terms.tags) == {'caller': 'lerobot_serve.client', 'cage': 'none', 'run': '7'}
+        assert {tag.key: tag.value for tag in terms.tags} == {
+            'caller': 'lerobot_serve.client',
+            'cage': 'none',
+            'run': '7',
+        }
         assert [camera.name for camera in terms.cameras] == [FRONT]
         assert (session.fingerprint, session.chunk_steps) == (info.policy, 4)
         assert session.warnings == (NO_CAGE,)

@@ -68,7 +68,11 @@ def test_a_session_says_who_it_is_and_what_it_lacks(server, client):
     assert (session.state_names, session.action_names) == (NAMES, NAMES)
     assert session.camera_names == (FRONT,)
     assert (request.client_id, request.task, request.fps) == ('client/tester', 'tidy up', 30.0)
-    assert dict(request.tags) == {'caller': 'lerobot_serve.client', 'cage': 'none', 'run': '7'}
+    assert {tag.key: tag.value for tag in request.tags} == {
+        'caller': 'lerobot_serve.client',
+        'cage': 'none',
+        'run': '7',
+    }
     assert request.reply_deadline_s == session.timeout_s == 5.0
     assert session.warnings == (NO_CAGE,)
     assert session.chunk_steps == 3

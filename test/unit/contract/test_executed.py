@@ -29,8 +29,9 @@ from lerobot_serve.contract.data_path.execution_report import (
     VALUES_LIMIT,
     VERSION,
 )
-from lerobot_serve.contract.data_path.message_parts import Extension, Image
+from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.errors import Malformed, Unencodable
+from lerobot_serve.contract.records import Extension
 
 values = st.floats(width=32)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from support.server.session_rig import ask, S
 
+from lerobot_serve.contract.records import Extension
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import check_client_id_is_free, SessionRefused
 
@@ -57,6 +58,6 @@ def test_an_older_session_of_the_same_client_does_not_come_back(held, asked, is_
 
 
 def test_what_is_asked_again_with_the_same_extensions_is_the_same():
-    one, same = (ask(extensions=(('vendor.force', b'\x01'),)) for _ in range(2))
+    one, same = (ask(extensions=(Extension('vendor.force', b'\x01'),)) for _ in range(2))
     assert one == same
     assert one != ask()

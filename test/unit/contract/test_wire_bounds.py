@@ -12,7 +12,6 @@ from support.contract.wire_examples import a_chunk, an_observation, content
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import message_parts as wire_content
 from lerobot_serve.contract.data_path import observation as wire_observation
-from lerobot_serve.contract.data_path.message_parts import Extension
 from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.limits import (
     FINGERPRINT_LIMIT,
@@ -22,6 +21,7 @@ from lerobot_serve.contract.limits import (
     TASK_LIMIT,
     TEXT_LIMIT,
 )
+from lerobot_serve.contract.records import Extension
 
 OBSERVATION, CHUNK = an_observation(), a_chunk()
 HUGE = np.broadcast_to(np.float32(0), (1, wire_content.ACTION_VALUES_LIMIT + 1))

@@ -23,13 +23,13 @@ from lerobot_serve.contract import codec, records
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.header import Header, HEADER_LAYOUT, read_envelope
-from lerobot_serve.contract.data_path.message_parts import Extension
 from lerobot_serve.contract.limits import (
     negotiate_version,
     SCHEMA_VERSION,
     SCHEMA_VERSION_MIN,
     SchemaVersionRefused,
 )
+from lerobot_serve.contract.records import Extension
 from lerobot_serve.contract.schema import Flag, MsgType
 
 BOTH = [(wire_observation, an_observation()), (wire_chunk, a_chunk())]

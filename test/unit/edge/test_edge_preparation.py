@@ -11,9 +11,9 @@ import pytest
 
 from lerobot_serve.cage.description import Interlock
 from lerobot_serve.cage.limits_encoding import decode_limits
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.authority import OperatingConditions
 from lerobot_serve.edge.core import EdgeCore
@@ -48,7 +48,7 @@ def robot(repository: Path) -> RobotDescription:
 # what is asked of a server
 
 
-def ask(robot: RobotDescription, **changes: object) -> SessionRequest:
+def ask(robot: RobotDescription, **changes: object) -> OpenSessionRequest:
     return make_session_request(
         EdgeParameters(required_policy='act', **changes),
         robot,
@@ -62,7 +62,7 @@ def ask(robot: RobotDescription, **changes: object) -> SessionRequest:
 
 def test_it_asks_for_what_the_robot_is(robot):
     asked = ask(robot, codec='raw', rtc=True, execution_horizon=8, tags=('lab=B=3', 'shift='))
-    assert asked.tags == (('lab', 'B=3'), ('shift', ''))
+    assert asked.tags == (KeyValue('lab', 'B=3'), KeyValue('shift'))
     assert (asked.client_id, asked.instance, asked.session_epoch) == ('robot_1', 7, 3)
     assert (asked.reply_topic, asked.robot_type, asked.fps) == ('/reply', 'sim_arm', 30.0)
     assert (asked.task, asked.policy, asked.codec) == ('reach', 'act', Codec.RAW)
@@ -88,9 +88,9 @@ def test_an_answer_is_of_use_until_it_is_given_up_or_too_old(robot, timeout_s, a
 def test_it_tells_its_limits_under_the_names_of_the_policy(robot):
     wild = replace(robot, rename_map={robot.actions[0].name: 'renamed'})
     asked = ask(wild, interpolation_multiplier=2)
-    ((key, data),) = asked.extensions
-    limits = decode_limits(data)
-    assert key == 'lerobot_serve.limits'
+    (extension,) = asked.extensions
+    limits = decode_limits(extension.value)
+    assert extension.key == 'lerobot_serve.limits'
     assert limits.names == asked.action_names
     assert limits.names[0] == 'renamed'
     # commands, not rows of the policy

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 import threading
 from typing import Any
 
+from msgspec.structs import replace
 import numpy as np
 import pytest
 from support.gateway.fake_link import CAMERA, failed, FakeLink, ok, policy_reply
@@ -16,16 +16,17 @@ from support.gateway.gateway_rig import in_loop, RecordingLog, refusal, until
 
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path.chunk import retry_after
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Codec, Flag, Refusal
 from lerobot_serve.contract.schema import Status as ChunkStatus
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionRequest, Status
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.router import availability, calls
 from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterUpstream
-from lerobot_serve.gateway.upstream import SessionTerms
 from lerobot_serve.session.machine import SessionLost
 
 ONE, TWO = Caller('http', '10.0.0.1:1'), Caller('http', '10.0.0.1:2')
@@ -86,7 +87,15 @@ async def test_each_caller_is_a_client_of_its_own_with_the_names_of_the_policy()
         assert contract.cameras == {CAMERA.name: (24, 32, 3)}
 
 
-TERMS = SessionTerms(('x',), ('y',), (CAMERA,), 25.0, 'one@11', 'tidy', (('run', '7'),))
+TERMS = OpenSessionRequest(
+    state_names=('x',),
+    action_names=('y',),
+    cameras=(CAMERA,),
+    fps=25.0,
+    policy='one@11',
+    task='tidy',
+    tags=(KeyValue('run', '7'),),
+)
 
 
 async def test_the_router_judges_the_terms_of_a_caller_each_time_a_session_is_opened():
@@ -96,7 +105,7 @@ async def test_the_router_judges_the_terms_of_a_caller_each_time_a_session_is_op
         for opened in rig.link.opened:
             assert (opened.state_names, opened.action_names) == (('x',), ('y',))
             assert (opened.fps, opened.policy, opened.task) == (25.0, 'one@11', 'tidy')
-            assert (opened.cameras, opened.tags) == ((CAMERA,), (('run', '7'),))
+            assert (opened.cameras, opened.tags) == ((CAMERA,), (KeyValue('run', '7'),))
             assert opened.robot_type == 'gateway'
         rig.link.refusal = SessionRefused(Refusal.ACTION_NAMES, 'the order differs')
         error = await refusal(rig.upstream.open(TWO, TERMS))

@@ -108,7 +108,7 @@ def test_a_session_is_told_the_range_of_the_actions_where_it_is_known():
     rig, reply = Rig(action_range=told), OpenSession.Response()
     fill_accepted(reply, rig.open(), rig.core.description, '/observation')
     (extension,) = reply.extensions
-    assert action_range.find([(extension.key, bytes(extension.value))]) == told
+    assert action_range.find([extension]) == told
 
 
 @pytest.mark.parametrize('text', LONG_TEXTS)

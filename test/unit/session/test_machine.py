@@ -10,18 +10,13 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.contract.data_path.header import Header
-from lerobot_serve.contract.records import OpenSessionResponse
+from lerobot_serve.contract.records import OpenSessionRequest, OpenSessionResponse
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import (
-    EPOCHS,
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import EPOCHS, ServerUnreachable, SessionRefused
 from lerobot_serve.session.machine import Event, ReplyDropped, SessionMachine, State
 from lerobot_serve.session.turns import Turns
 
-TERMS = SessionRequest('robot', 7, 0, '', ('a',), ('a',), (), 30.0)
+TERMS = OpenSessionRequest(client_id='robot')
 AGREED = OpenSessionResponse(schema_version=1)
 REFUSED = SessionRefused(Refusal.CAPACITY, 'full')
 OUTCOMES = AGREED, AGREED, REFUSED, ServerUnreachable('no response')
@@ -36,7 +31,7 @@ END        ENDED    ENDED    ENDED    ENDED
 """
 
 
-def request(machine: SessionMachine) -> SessionRequest:
+def request(machine: SessionMachine) -> OpenSessionRequest:
     return machine.request(TERMS, '/replies/{}'.format)
 
 
@@ -79,7 +74,7 @@ class Owner:
         self.machine = SessionMachine[int]('robot')
         self.epochs: list[int] = []
         # the outcome of each comes once, in any order
-        self.undecided: list[SessionRequest] = []
+        self.undecided: list[OpenSessionRequest] = []
         self.sent: list[Header] = []
         self.awaited: Header | None = None
         self.is_open = False

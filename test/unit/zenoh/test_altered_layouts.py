@@ -8,27 +8,32 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as some
 import pytest
+from support.contract.session_request import session_request
 from support.edge.edge_transport_rig import ROBOT
 from support.zenoh.fuzzing import altered, fuzz
 
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
+from lerobot_serve.contract.codec import encode
+from lerobot_serve.contract.records import (
+    CameraSpec,
+    DropCount,
+    Extension,
+    OpenSessionRequest,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+    ServerStatus,
 )
+from lerobot_serve.contract.services.messages import read
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.session.agreement import check_agreement
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.router.replicas.replica import is_serving
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve.zenoh.settings import ZenohSettings
-from lerobot_serve_interfaces.msg import CameraSpec, DropCount, Extension, ServerStatus
-from lerobot_serve_interfaces.srv import OpenSession
 
 JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
-RESPONSE = service_bytes.encode(
-    OpenSession.Response(
+RESPONSE = encode(
+    OpenSessionResponse(
         accepted=True,
         schema_version=1,
         session_epoch=7,
@@ -38,23 +43,23 @@ RESPONSE = service_bytes.encode(
         policy_type='act',
         state_names=JOINTS,
         action_names=JOINTS,
-        cameras=[CameraSpec(name='front', height=480, width=640, channels=3)],
+        cameras=(CameraSpec('front', 480, 640, 3),),
         chunk_size=50,
         trained_fps=30.0,
         observation_steps=1,
         observation_stride_steps=1,
-        warnings=['a note'],
-        extensions=[Extension(key='k', value=b'v')],
+        warnings=('a note',),
+        extensions=(Extension('k', b'v'),),
     )
 )
-STATUS = service_bytes.encode(
+STATUS = encode(
     ServerStatus(
         server='/policy_server',
         policy='act@1',
-        state=ServerStatus.ACTIVE,
+        state=ServerStatus.State.ACTIVE,
         warmed_up=True,
         text='a text',
-        dropped=[DropCount(reason='late', count=3)],
+        dropped=(DropCount('late', 3),),
     )
 )
 
@@ -84,16 +89,14 @@ class Link:
 
 
 def client_of_server(raw: bytes) -> ZenohSessionClient:
-    return ZenohSessionClient(
-        Link(raw), '/policy_server', Role.ROBOT, 'robot_1', service_bytes, lambda _: None
-    )
+    return ZenohSessionClient(Link(raw), '/policy_server', Role.ROBOT, 'robot_1', lambda _: None)
 
 
 def transport(client: ZenohSessionClient) -> PolicyServerTransport:
     """Return the transport of an edge to this server."""
 
-    def request(epoch: int, topic: str) -> SessionRequest:
-        return SessionRequest('robot_1', 1, epoch, topic, JOINTS, JOINTS, (), 30.0)
+    def request(epoch: int, topic: str) -> OpenSessionRequest:
+        return session_request('robot_1', epoch, topic, JOINTS)
 
     log = SimpleNamespace(info=lambda text: None, warning=lambda text: None)
     link = SimpleNamespace(
@@ -120,7 +123,7 @@ def test_a_robot_opens_a_session_or_has_a_reason(raw):
 @given(altered(STATUS))
 def test_a_router_reads_a_status_or_refuses_it(raw):
     try:
-        status = service_bytes.read_status(raw)
+        status = read(ServerStatus, raw)
     except ValueError as error:
         assert 'are no ServerStatus' in str(error)
         return
@@ -132,7 +135,7 @@ def test_a_router_reads_a_status_or_refuses_it(raw):
 @given(some.sampled_from([RESPONSE, STATUS, b'']).flatmap(altered))
 def test_no_reply_to_a_call_without_waiting_raises(raw):
     client, refused = client_of_server(raw), []
-    client.announce(service_bytes.SERVICES['reset_episode'].Request(), refused.append)
+    client.announce(ResetEpisodeRequest(), refused.append)
     client.probe(lambda: None)
     assert all(isinstance(text, str) for text in refused)
 

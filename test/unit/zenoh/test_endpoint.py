@@ -10,15 +10,17 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as some
 import numpy as np
+from support.contract.session_request import session_request
 from support.zenoh.fuzzing import altered, fuzz, segments
 from support.zenoh.played_query import Query
 
+from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header, read_envelope
 from lerobot_serve.contract.data_path.observation import Observation
+from lerobot_serve.contract.records import CloseSessionRequest, ResetEpisodeRequest
 from lerobot_serve.contract.schema import MsgType
-from lerobot_serve.contract.services.session import SessionRequest
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys, WITHDRAWN
 from lerobot_serve.zenoh.replies import CLIENTS_LIMIT, ZenohReplyPublishers
@@ -41,13 +43,9 @@ CHUNK = Chunk(HEADER.for_reply(0), 'robot_1', 'episode-1', robot=np.zeros((1, 6)
 NAMES = ('pan', 'tilt')
 # a valid request of each service
 CALLS = {
-    'open_session': service_bytes.open_request(
-        SessionRequest('robot_1', 1, 3, ROBOT.reply(3), NAMES, NAMES, (), 30.0)
-    ),
-    'close_session': service_bytes.close_request('robot_1', 3),
-    'reset_episode': service_bytes.encode(
-        service_bytes.SERVICES['reset_episode'].Request(client_id='robot_1', session_epoch=3)
-    ),
+    'open_session': encode(session_request('robot_1', 3, ROBOT.reply(3), NAMES)),
+    'close_session': encode(CloseSessionRequest('robot_1', 3)),
+    'reset_episode': encode(ResetEpisodeRequest('robot_1', 3)),
     'get_status': b'',
     'predict_chunk': RAW,
 }
@@ -203,7 +201,7 @@ def test_a_robot_speaks_for_itself_alone():
 
 
 def test_a_call_for_another_robot_is_refused():
-    met, raw = Endpoint(), service_bytes.close_request('robot_1', 3)
+    met, raw = Endpoint(), encode(CloseSessionRequest('robot_1', 3))
     for client in (ROBOT, ROUTER):
         assert not met.call('close_session', client.service('close_session'), raw).errors
     other = KEYS.client(Role.ROBOT, 'robot_2')

@@ -21,7 +21,6 @@ from support.zenoh.regions import open_hub, open_in_region
 
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.zenoh import server_name
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
@@ -121,7 +120,6 @@ def test_two_that_meet_later_both_report_it_and_no_client_uses_them(open_link, c
         SERVER,
         Role.ROBOT,
         'robot_1',
-        service_bytes,
         presence.append,
     )
     alone = open_link(connect=(here,))

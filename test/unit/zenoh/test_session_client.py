@@ -9,14 +9,18 @@ import pytest
 from support.nodes.zenoh_links import free_endpoint
 from support.waiting import wait_until
 
+from lerobot_serve.contract.codec import encode
+from lerobot_serve.contract.records import (
+    EpisodeOutcome,
+    ReportOutcomeRequest,
+    ReportOutcomeResponse,
+    ResetEpisodeRequest,
+)
 from lerobot_serve.contract.services.session import ServerUnreachable
-from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve.zenoh.settings import ZenohSettings
-from lerobot_serve_interfaces.msg import EpisodeOutcome
-from lerobot_serve_interfaces.srv import ReportOutcome
 
 SERVER = '/policy_server'
 KEYS = ServerKeys('default', SERVER)
@@ -44,7 +48,7 @@ def connect(links):
         served = server.serve(KEYS.clients.service('*'), on_query)
         # last: a client that sees it finds the services
         token = server.declare_alive(KEYS.alive)
-        made = ZenohSessionClient(mine, SERVER, Role.ROBOT, 'robot', service_bytes, lambda _: None)
+        made = ZenohSessionClient(mine, SERVER, Role.ROBOT, 'robot', lambda _: None)
         wait_until(made.is_available, 'the server is there')
         declared.extend((made.destroy_endpoints, token.undeclare, served.undeclare))
         return made
@@ -70,8 +74,7 @@ def refuse(query) -> None:
 def announced(client: ZenohSessionClient) -> str:
     """Announce an episode; return how it was refused."""
     refused: list[str] = []
-    request = service_bytes.SERVICES['reset_episode'].Request(client_id='robot')
-    client.announce(request, refused.append)
+    client.announce(ResetEpisodeRequest('robot'), refused.append)
     wait_until(lambda: refused, 'the refusal arrives')
     return refused[0]
 
@@ -80,7 +83,7 @@ def test_a_reply_that_cannot_be_read_is_no_server(connect):
     client = connect(reply_with(b'?'))
     with pytest.raises(ServerUnreachable, match='both ends need the same version'):
         client.status(LIMIT_S)
-    assert 'no ResetEpisode_Response' in announced(client)
+    assert 'no ResetEpisodeResponse' in announced(client)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +120,11 @@ def test_a_failed_report_of_an_outcome_is_no_decision_and_can_be_repeated(connec
             if len(calls) == 1:
                 query.reply_err(b'too many calls at once')
             else:
-                reply = ReportOutcome.Response(accepted=True, text='counts')
-                query.reply(query.key_expr, service_bytes.encode(reply))
+                reply = ReportOutcomeResponse(True, 'counts')
+                query.reply(query.key_expr, encode(reply))
 
     client = connect(on_query)
-    request = ReportOutcome.Request(outcome=EpisodeOutcome(episode_id='one', client_id='robot'))
+    request = ReportOutcomeRequest(EpisodeOutcome(episode_id='one', client_id='robot'))
     for number in (1, 2):
         client.report_outcome(request, lambda *decision: decisions.append(decision))
         wait_until(lambda number=number: len(calls) == number, 'the router has it', LIMIT_S)

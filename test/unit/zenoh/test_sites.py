@@ -62,9 +62,7 @@ class Site:
             on_drop=lambda reason: self.hear('drop', reason),
         )
         self.presence: list[bool] = []
-        self.client = ZenohSessionClient(
-            robot, SERVER, Role.ROBOT, ROBOT, service_bytes, self.presence.append
-        )
+        self.client = ZenohSessionClient(robot, SERVER, Role.ROBOT, ROBOT, self.presence.append)
         self.received = ZenohReplies(
             robot,
             {SERVER: self.client.keys},

@@ -12,21 +12,20 @@ import contextlib
 from functools import partial
 from typing import NamedTuple
 
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import (
+    OpenSessionRequest,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+)
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services import action_range
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.robot import unit_check
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.unit_check import UnitFit
 from lerobot_serve.edge.session.transport.server_link import ServerClient, ServerLink
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.telemetry.log_throttle import Logs
-from lerobot_serve_interfaces.srv import OpenSession, ResetEpisode
 
 OPEN_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
@@ -37,7 +36,7 @@ class _Session(NamedTuple):
     """The session requested last, and the client of its server."""
 
     client: ServerClient
-    request: SessionRequest
+    request: OpenSessionRequest
 
 
 class PolicyServerTransport:
@@ -51,7 +50,7 @@ class PolicyServerTransport:
         link: ServerLink,
         robot: RobotDescription,
         *,
-        session_request: Callable[[int, str], SessionRequest],
+        session_request: Callable[[int, str], OpenSessionRequest],
         rate_warnings: Callable[[int], Iterable[str]],
         logs: Logs,
     ) -> None:
@@ -87,17 +86,16 @@ class PolicyServerTransport:
             chunk_size=reply.chunk_size,
             supports_rtc=reply.supports_rtc,
             policy=reply.policy,
-            cameras=tuple(CameraSpec(c.name, c.height, c.width) for c in reply.cameras),
+            cameras=reply.cameras,
         )
 
-    def _check_units(self, server: str, reply: OpenSession.Response) -> None:
+    def _check_units(self, server: str, reply: OpenSessionResponse) -> None:
         """
         Compare the policy's action range with the limits. Close the session and raise
         SessionRefused for a range far beyond them in an undeclared unit.
         """
         try:
-            pairs = [(each.key, bytes(each.value)) for each in reply.extensions]
-            policy = action_range.find(pairs)
+            policy = action_range.find(reply.extensions)
         except ValueError as error:
             self._logs.info(f'{server}: {error}; units not compared')
             return
@@ -118,12 +116,7 @@ class PolicyServerTransport:
     def reset_episode(self, epoch: int, episode: int, episode_id: str) -> None:
         """Notify the server of a new episode without waiting for the reply."""
         session = self._current()
-        request = ResetEpisode.Request(
-            client_id=session.request.client_id,
-            session_epoch=epoch,
-            episode=episode,
-            episode_id=episode_id,
-        )
+        request = ResetEpisodeRequest(session.request.client_id, epoch, episode, episode_id)
         session.client.announce(request, partial(self._log_refused_reset, episode_id))
 
     def _log_refused_reset(self, episode_id: str, text: str) -> None:

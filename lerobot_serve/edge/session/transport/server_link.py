@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import (
+    OpenSessionRequest,
+    OpenSessionResponse,
+    ResetEpisodeRequest,
+)
 from lerobot_serve.edge.session.servers import Loss
-from lerobot_serve_interfaces.srv import OpenSession, ResetEpisode
 
 
 class ServerClient(Protocol):
@@ -22,15 +25,15 @@ class ServerClient(Protocol):
     def is_available(self) -> bool: ...
 
     def open(
-        self, session_request: SessionRequest, timeout_s: float, /
-    ) -> OpenSession.Response: ...
+        self, session_request: OpenSessionRequest, timeout_s: float, /
+    ) -> OpenSessionResponse: ...
 
-    def close(self, session_request: SessionRequest, timeout_s: float, /) -> object: ...
+    def close(self, session_request: OpenSessionRequest, timeout_s: float, /) -> object: ...
 
     def probe(self, on_reply: Callable[[], None], /) -> None: ...
 
     def announce(
-        self, request: ResetEpisode.Request, on_refusal: Callable[[str], None], /
+        self, request: ResetEpisodeRequest, on_refusal: Callable[[str], None], /
     ) -> None: ...
 
     def send(self, raw: bytes, /) -> None: ...

@@ -11,7 +11,7 @@ from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
-from lerobot_serve.zenoh.session_client import ServiceMessages, ZenohSessionClient
+from lerobot_serve.zenoh.session_client import ZenohSessionClient
 
 
 class ZenohServerLink:
@@ -22,7 +22,6 @@ class ZenohServerLink:
         link: ZenohLink,
         servers: tuple[str, ...],
         client_id: str,
-        messages: ServiceMessages,
         callbacks: ReplyCallbacks,
     ) -> None:
         self._link, self._callbacks = link, callbacks
@@ -31,7 +30,7 @@ class ZenohServerLink:
         for server in servers:
             on_presence = partial(self._on_presence, server)
             self.clients[server] = ZenohSessionClient(
-                link, node_name(server), Role.ROBOT, client_id, messages, on_presence
+                link, node_name(server), Role.ROBOT, client_id, on_presence
             )
         self._replies = ZenohReplies(
             link,

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import queue
 
+from msgspec.structs import replace
 import pytest
 from support.nodes.router_rig import LIMIT_S, RouterRig
 from support.nodes.small_client import SmallClient

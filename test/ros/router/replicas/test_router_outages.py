@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 import shutil
 
+from msgspec.structs import replace
 import pytest
 from support.nodes.small_client import SmallClient
 from support.nodes.zenoh_links import both_links

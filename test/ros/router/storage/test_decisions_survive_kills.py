@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 import random
 import time
 
+from msgspec.structs import replace
 import pytest
 from support.nodes.router_rig import LIMIT_S, RouterRig
 from support.nodes.small_client import SmallClient

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 import resource
 import signal
 import subprocess
 
+from msgspec.structs import replace
 import pytest
 from support.nodes.router_manager import assert_well_ended, Manager
 from support.processes.log_lines import ours

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lerobot_serve.contract.records import EpisodeOutcome
 from lerobot_serve.edge.episodes.outcome_reports import LIMIT, OutcomeReports, RETRY_NS, TRIES
-from lerobot_serve_interfaces.msg import EpisodeOutcome
 
 
 class Client:

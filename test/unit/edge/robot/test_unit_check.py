@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.edge.robot_rig import BASE, changed, SIM_ARM
 
+from lerobot_serve.contract.records import Extension
 from lerobot_serve.contract.services import action_range
 from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.edge.robot.file import load, parse
@@ -115,10 +116,11 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 
 @given(st.lists(st.tuples(finite, finite).map(sorted), min_size=1, max_size=20))
 def test_the_bytes_of_a_range_are_read_as_they_were_written(pairs):
+    other = Extension('other', b'x')
     written = ActionRange(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
-    assert action_range.find([('other', b'x'), (action_range.KEY, action_range.encode(written))])
+    assert action_range.find([other, Extension(action_range.KEY, action_range.encode(written))])
     assert action_range.decode(action_range.encode(written)) == written
-    assert action_range.find([('other', b'x')]) is None
+    assert action_range.find([other]) is None
 
 
 @pytest.mark.parametrize(

@@ -150,8 +150,8 @@ def test_a_file_declares_the_units_of_states_and_actions():
 
 def test_limits_are_shared_in_the_unit_of_the_policy():
     robot = parse(changed(f'units/{NAME}', DEGREES), 'f')
-    ((_, data),) = limits_extension(EdgeParameters(), robot)
-    shared = decode_limits(data)
+    (extension,) = limits_extension(EdgeParameters(), robot)
+    shared = decode_limits(extension.value)
     low, high = np.array([-400.0, *[0.0] * 5]), np.array([400.0, *[0.0] * 5])
     kept = [shared.nearest(w, shared.start(w), None, allow_return=True)[0] for w in (low, high)]
     assert kept[0] > -400

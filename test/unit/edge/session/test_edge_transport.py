@@ -13,15 +13,11 @@ from support.edge.edge_transport_rig import jpeg, pixels, ROBOT, seen, STATE, wo
 
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec, Refusal
 from lerobot_serve.contract.services import action_range
 from lerobot_serve.contract.services.action_range import ActionRange
-from lerobot_serve.contract.services.session import (
-    ServerUnreachable,
-    SessionRefused,
-    SessionRequest,
-)
+from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.robot.units import convert_between
 
 GONE = ServerUnreachable('no answer')
@@ -243,7 +239,7 @@ def test_a_robot_without_cameras_sends_its_state(world):
     assert (states.shape, frames) == ((1, 2), {})
 
 
-def asked(there) -> SessionRequest:
+def asked(there) -> OpenSessionRequest:
     """Return what the last session was asked for with."""
     return [ask for kind, *(ask, *_) in there.a.calls if kind == 'open'][-1]
 

@@ -19,6 +19,7 @@ from lerobot_serve.contract.services.policy_service import (
     Session,
     Tag,
 )
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT
 
@@ -71,7 +72,7 @@ async def test_a_stream_opens_its_session_on_its_terms():
         assert action.policy.fingerprint == action.model_version == 'fake@0123456789ab'
         (terms,) = rig.upstream.terms
         assert (terms.task, terms.policy, terms.fps) == ('tidy', 'fake', 15.0)
-        assert terms.tags == (('run', '7'),)
+        assert terms.tags == (KeyValue('run', '7'),)
         assert not rig.upstream.requests
         await stream.write(observation(step_index=4))
         action = await reply(stream)

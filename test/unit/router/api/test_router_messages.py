@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import replace
 
 from builtin_interfaces.msg import Time
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 import pytest
 from support.router.shadow_rig import key, World
 
+from lerobot_serve.contract.records import Extension, OpenSessionResponse
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services import action_range
 from lerobot_serve.contract.services.action_range import ActionRange
@@ -20,15 +20,13 @@ from lerobot_serve.router.api.messages import routing_decision, shadow_divergenc
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.sessions.merge_replies import merge_replies
 from lerobot_serve.router.sessions.opening import SlotOpening
-from lerobot_serve_interfaces.msg import Extension
-from lerobot_serve_interfaces.srv import OpenSession
 
 INBOX = '/policy_router/observation'
 # the longest that the messages hold
 LONG = 'x' * 1024
 
 
-def reply(**fields: object) -> OpenSession.Response:
+def reply(**fields: object) -> OpenSessionResponse:
     whole = {
         'accepted': True,
         'policy': 'act@1',
@@ -42,10 +40,10 @@ def reply(**fields: object) -> OpenSession.Response:
         'observation_topic': '/a/policy_server/observation',
         **fields,
     }
-    return OpenSession.Response(**whole)
+    return OpenSessionResponse(**whole)
 
 
-def merge(a: OpenSession.Response, b: OpenSession.Response) -> OpenSession.Response:
+def merge(a: OpenSessionResponse, b: OpenSessionResponse) -> OpenSessionResponse:
     return merge_replies({'a': SlotOpening(('/a',), a), 'b': SlotOpening(('/b',), b)}, INBOX)
 
 
@@ -110,9 +108,9 @@ def test_warnings_name_their_slot_and_the_longest_still_fit():
     assert len(one.policy) == 256
 
 
-def ranged(low: float, high: float) -> dict[str, list[Extension]]:
-    value = array('B', action_range.encode(ActionRange((low,), (high,))))
-    return {'extensions': [Extension(key=action_range.KEY, value=value)]}
+def ranged(low: float, high: float) -> dict[str, tuple[Extension]]:
+    value = action_range.encode(ActionRange((low,), (high,)))
+    return {'extensions': (Extension(action_range.KEY, value),)}
 
 
 @pytest.mark.parametrize(
@@ -122,14 +120,13 @@ def ranged(low: float, high: float) -> dict[str, list[Extension]]:
         (ranged(-1, 1), {}, ActionRange((-1.0,), (1.0,))),
         ({}, ranged(-1, 1), ActionRange((-1.0,), (1.0,))),
         ({}, {}, None),
-        (ranged(-1, 1), {'extensions': [Extension(key=action_range.KEY)]}, (-1.0, 1.0)),
+        (ranged(-1, 1), {'extensions': (Extension(action_range.KEY),)}, (-1.0, 1.0)),
     ],
 )
 def test_the_range_of_actions_holds_in_every_slot(a, b, expected):
     expected = ActionRange((expected[0],), (expected[1],)) if type(expected) is tuple else expected
     one = merge(reply(**a), reply(**b))
-    pairs = [(each.key, bytes(each.value)) for each in one.extensions]
-    assert action_range.find(pairs) == expected
+    assert action_range.find(one.extensions) == expected
 
 
 PLACED = Placement('episode-1', 12, 'a', 50)

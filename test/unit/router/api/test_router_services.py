@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
 import pytest
+from support.contract.session_request import session_request
 from support.router.episodes import request
 from support.router.router_core_rig import RoutingRig
 
 from lerobot_serve.contract.limits import REASON_LIMIT
+from lerobot_serve.contract.records import OpenSessionRequest, OpenSessionResponse
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import SessionRefused
+from lerobot_serve.ros.contract.session_messages import message_of
 from lerobot_serve.router.api.services import RouterServices
 from lerobot_serve.router.api.slot_commands import SlotCommandRejected
 from lerobot_serve.router.core import RouterCore
@@ -80,10 +84,10 @@ class Host:
         self.warned.append(text)
 
 
-def read_ask(request: OpenSession.Request) -> SessionRequest:
+def read_ask(request: OpenSession.Request) -> OpenSessionRequest:
     names = tuple(request.action_names)
-    return SessionRequest(
-        request.client_id, 1, request.session_epoch, request.reply_topic, names, names, (), 10.0
+    return session_request(
+        request.client_id, request.session_epoch, request.reply_topic, names, fps=10.0
     )
 
 
@@ -96,16 +100,21 @@ class Rig:
             client.open = self.opened(client.open)
         self.host, self.replies = Host(self.rig), Replies()
         self.services = RouterServices(
-            self.host, self.replies, self.rig.drops, read_ask, '/policy_router/observation'
+            self.host,
+            self.replies,
+            self.rig.drops,
+            read_ask,
+            message_of,
+            '/policy_router/observation',
         )
 
         self.replies.is_alone = self.services._topics_lock.locked
 
     @staticmethod
     def opened(open_session):
-        def act(ask: SessionRequest, timeout_s: float) -> OpenSession.Response:
+        def act(ask: OpenSessionRequest, timeout_s: float) -> OpenSessionResponse:
             open_session(ask, timeout_s)
-            return OpenSession.Response(accepted=True, observation_steps=1, chunk_size=10)
+            return OpenSessionResponse(accepted=True, observation_steps=1, chunk_size=10)
 
         return act
 
@@ -164,7 +173,7 @@ def test_who_is_refused_leaves_no_topic_behind(rig):
 def test_a_refusal_in_any_language_is_one_that_clients_read(rig):
     reason = '任务不同' * 500
 
-    def refuse(_) -> SessionRequest:
+    def refuse(_) -> OpenSessionRequest:
         raise SessionRefused(Refusal.TASK_PINNED, reason)
 
     rig.services._read_request = refuse
@@ -178,9 +187,7 @@ def test_slots_with_different_histories_take_nobody(rig):
         first = client.open
 
         def act(ask, timeout_s, first=first, steps=2 if name == '/b1' else 1):
-            reply = first(ask, timeout_s)
-            reply.observation_steps = steps
-            return reply
+            return replace(first(ask, timeout_s), observation_steps=steps)
 
         client.open = act
     reply = rig.do(rig.open())

@@ -12,10 +12,10 @@ import pytest
 from support.golden import listed
 from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
+from lerobot_serve.contract.records import GetStatusResponse
 from lerobot_serve.router.monitoring import metrics, reports
 from lerobot_serve.router.replicas.slot import SlotDrain
 from lerobot_serve_interfaces.msg import ReplicaState, ServerStatus, ShadowSummary, SlotState
-from lerobot_serve_interfaces.srv import GetStatus
 
 STAMP = Time(sec=7)
 LONG = 'x' * 3000
@@ -198,11 +198,10 @@ def test_its_status_is_a_policy_servers(rig):
     assert told.dropped[0].reason == 'no_session'
 
 
-def contract(**fields: object) -> SimpleNamespace:
+def contract(**fields: object) -> GetStatusResponse:
     whole = {
-        'state_names': ['x'],
-        'action_names': ['x'],
-        'cameras': [],
+        'state_names': ('x',),
+        'action_names': ('x',),
         'trained_fps': 30.0,
         'observation_steps': 2,
         'observation_stride_steps': 3,
@@ -211,12 +210,12 @@ def contract(**fields: object) -> SimpleNamespace:
         'chunk_size': 50,
         'supports_rtc': True,
     }
-    return SimpleNamespace(**{**whole, **fields})
+    return GetStatusResponse(**{**whole, **fields})
 
 
 def test_what_is_described_holds_in_every_slot(rig):
     replies = contract(), contract(chunk_size=30, supports_rtc=False)
-    told = reports.fill_status_reply(GetStatus.Response(), replies)
+    told = reports.status_reply(replies)
     assert (told.chunk_size, told.supports_rtc) == (30, False)
     assert (list(told.action_names), told.trained_fps, told.default_task) == (['x'], 30.0, 'fold')
     assert (told.observation_steps, told.observation_stride_steps) == (2, 3)
@@ -225,7 +224,7 @@ def test_what_is_described_holds_in_every_slot(rig):
 
 def test_before_anything_is_known_the_versions_are_told(rig):
     for replies in ((), rig.core.session_manager.status_replies):
-        told = reports.fill_status_reply(GetStatus.Response(), replies)
+        told = reports.status_reply(replies)
         assert told.schema_version_max >= told.schema_version_min >= 1
         assert (list(told.action_names), told.chunk_size) == ([], 0)
 

@@ -13,6 +13,7 @@ from support.router.shadow_feed_rig import ALL, feed_rig, LIMIT_S, LIVE, SHADOW
 
 from lerobot_serve.cage import limits_encoding
 from lerobot_serve.contract.limits import ID_LIMIT
+from lerobot_serve.contract.records import Extension
 from lerobot_serve.contract.schema import Refusal, Status
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.router.shadow.feed import DEPOSITS_LIMIT, REQUESTS_LIMIT
@@ -239,7 +240,7 @@ def test_a_shadow_that_hangs_keeps_nobody_waiting(rig):
 
 
 def test_limits_that_cannot_be_used_are_said_and_counted(rig):
-    extensions = ((limits_encoding.EXTENSION_KEY, b'nonsense'),)
+    extensions = (Extension(limits_encoding.EXTENSION_KEY, b'nonsense'),)
     rig.rounds(rig.robot(extensions=extensions), 1)
     assert rig.told
     assert rig.told[0].startswith("limits of 'robot': ")

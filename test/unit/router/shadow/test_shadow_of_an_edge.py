@@ -18,7 +18,7 @@ from lerobot_serve.contract.data_path.execution_report import (
     find_execution_report,
 )
 from lerobot_serve.contract.data_path.header import Envelope, read_envelope
-from lerobot_serve.contract.services.session import SessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.inputs.state_reader import RobotState
@@ -52,7 +52,7 @@ class Fleet:
         self.played: dict[tuple[int, int], float] = {}
         self.found: list[ShadowComparison] = []
 
-    def session_request(self) -> SessionRequest:
+    def session_request(self) -> OpenSessionRequest:
         return make_session_request(
             self.parameters,
             self.robot,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 import numpy as np
 import pytest
 from support.server.worker_rig import (
@@ -285,5 +286,7 @@ def test_nobody_has_lived_more_of_a_prefix_than_there_is(told, passed_on):
 @pytest.mark.parametrize(('asked', 'passed_on'), [(0, 0), (3, 3), (4, 4), (100, 4)])
 def test_a_horizon_is_no_longer_than_a_chunk(asked, passed_on):
     made = bench(supports_rtc=True)
-    made.answer(OBSERVATION, replace(SESSION, request=replace(ASK, rtc_execution_horizon=asked)))
+    made.answer(
+        OBSERVATION, replace(SESSION, request=structs.replace(ASK, rtc_execution_horizon=asked))
+    )
     assert made.policy.calls[0].execution_horizon == passed_on

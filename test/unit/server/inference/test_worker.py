@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 import weakref
 
+from msgspec import structs
 import numpy as np
 import pytest
 from support.server.fake_policy import FakePolicy
@@ -65,7 +66,7 @@ def test_a_policy_that_knows_its_forward_pass_is_believed():
 
 def test_the_policy_sees_what_was_sent():
     made = bench()
-    made.answer(OBSERVATION, replace(SESSION, request=replace(ASK, robot_type='so101')))
+    made.answer(OBSERVATION, replace(SESSION, request=structs.replace(ASK, robot_type='so101')))
     made.answer(replace(OBSERVATION, task='dance', images=(JPEG,)))
     first, second = made.policy.calls
     assert (first.session_id, first.task, first.robot_type) == (
@@ -172,7 +173,7 @@ def test_a_policy_that_fails_while_warming_up_is_reset_too():
 
 
 def patient_session(within_s: float):
-    return replace(SESSION, request=replace(ASK, reply_deadline_s=within_s))
+    return replace(SESSION, request=structs.replace(ASK, reply_deadline_s=within_s))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import errno
 import os
 import threading
 
+from msgspec import structs
 import pytest
 from support.server.capture_rig import ask, Captured, fails_at, NAN, rig_of, S, WALL_S
 from support.server.server_core_rig import request, Rig
@@ -108,7 +109,7 @@ def answer(status: Status = Status.OK) -> Chunk:
 def test_late_is_what_the_robot_cannot_use(within_s, status, now_ns, why):
     asked = queued(OBSERVATION)
     session = replace(
-        asked.session, request=replace(asked.session.request, reply_deadline_s=within_s)
+        asked.session, request=structs.replace(asked.session.request, reply_deadline_s=within_s)
     )
     assert capture_reason(replace(asked, session=session), answer(status), now_ns) == why
 

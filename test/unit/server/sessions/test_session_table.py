@@ -13,8 +13,9 @@ from support.server.session_rig import ask, RULES, S, table
 
 from lerobot_serve.contract.limits import ID_LIMIT, SCHEMA_VERSION
 from lerobot_serve.contract.names import session_name
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal, StateClass
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.server.sessions.session_table import SessionTable
 
 MANY = 10
@@ -29,7 +30,7 @@ def content(sessions: SessionTable) -> tuple:
 
 
 def refusal(
-    sessions: SessionTable, asked: SessionRequest, now_ns: int = 0, limit: int = MANY
+    sessions: SessionTable, asked: OpenSessionRequest, now_ns: int = 0, limit: int = MANY
 ) -> SessionRefused:
     """Return the refusal of `asked`, which must have changed nothing."""
     before = content(sessions)

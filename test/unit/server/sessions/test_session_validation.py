@@ -11,9 +11,9 @@ from support.server.fake_policy import JOINTS
 from support.server.session_rig import ask, FRONT, RULES, SERVED
 
 from lerobot_serve.contract.limits import SCHEMA_VERSION
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.contract.services.session import SessionRefused, SessionRequest
+from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_validation import (
@@ -29,7 +29,7 @@ ROBOT_FILE = 'correct the robot file'
 
 
 def check(
-    asked: SessionRequest, served: PolicyDescription, rules: ServerParameters
+    asked: OpenSessionRequest, served: PolicyDescription, rules: ServerParameters
 ) -> tuple[str, ...]:
     check_version(asked)
     check_names(asked)
