@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 import threading
 from typing import Any
@@ -260,29 +262,32 @@ async def test_a_session_that_a_cancelled_open_opens_is_closed(server):
         assert client._connection.sessions['client/tester'].state.sessions_opened == 0
 
 
+@contextmanager
+def busy(threads: ThreadPoolExecutor) -> Iterator[None]:
+    """All threads wait, as for a server."""
+    slow = Slow(lambda: None)
+    waiting = [threads.submit(slow) for _ in range(THREADS)]
+    yield
+    slow.may_end.set()
+    for each in waiting:
+        each.result(LIMIT_S)
+
+
 async def test_a_session_closes_while_all_threads_wait_for_a_server(server):
     async with connected(server) as client:
         session = await client.open()
-        slow = Slow(lambda: None)
-        waiting = [client._runner._threads.submit(slow) for _ in range(THREADS)]
-        await session.close()
-        assert len(server.closed) == 1
-        slow.may_end.set()
-        for each in waiting:
-            each.result(LIMIT_S)
+        with busy(client._runner._threads):
+            await session.close()
+            assert len(server.closed) == 1
 
 
 async def test_a_cancelled_close_is_completed_by_the_next_one(server):
     async with connected(server) as client:
         session = await client.open()
-        slow = Slow(lambda: None)
-        waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
-        closing = asyncio.create_task(session.close())
-        await until(lambda: session._plans.state.machine.state is State.ENDED)
-        await cancelled(closing)
-        slow.may_end.set()
-        for each in waiting:
-            each.result(LIMIT_S)
+        with busy(client._runner._enders):
+            closing = asyncio.create_task(session.close())
+            await until(lambda: session._plans.state.machine.state is State.ENDED)
+            await cancelled(closing)
         assert server.closed == []
         await session.close()
         assert len(server.closed) == 1
@@ -291,15 +296,11 @@ async def test_a_cancelled_close_is_completed_by_the_next_one(server):
 
 async def test_a_cancelled_close_of_a_client_is_completed_by_the_next_one(server):
     client = AsyncPolicyClient(server.connection(), PlanRunner())
-    slow = Slow(lambda: None)
-    waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
-    closing = asyncio.create_task(client.close())
-    await until(lambda: client._connection.is_closed)
-    await cancelled(closing)
-    assert not server.links['client/tester'].is_closed
-    slow.may_end.set()
-    for each in waiting:
-        each.result(LIMIT_S)
+    with busy(client._runner._enders):
+        closing = asyncio.create_task(client.close())
+        await until(lambda: client._connection.is_closed)
+        await cancelled(closing)
+        assert not server.links['client/tester'].is_closed
     await client.close()
     await client.close()
     assert server.links['client/tester'].is_closed
