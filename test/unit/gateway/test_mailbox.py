@@ -57,6 +57,8 @@ class Requests:
             self.running[0].set()
             await self.settle()
         ends = await asyncio.gather(*self.tasks, return_exceptions=True)
+        ways = {RuntimeError, asyncio.CancelledError, PredictionError}
+        assert {type(end) for end in ends} <= ways
         replaced = [end for end in ends if isinstance(end, PredictionError)]
         assert all(end.status is Status.SUPERSEDED for end in replaced)
         # never the newest one
