@@ -16,7 +16,7 @@ import threading
 from msgspec.structs import replace
 import numpy as np
 
-from lerobot_serve.client.errors import AWAIT_EACH, ClientClosed, Superseded
+from lerobot_serve.client.errors import ClientClosed, Superseded
 from lerobot_serve.client.session.inputs import ObservationHistory, Observed
 from lerobot_serve.client.steps import Waker
 from lerobot_serve.contract import image_codec
@@ -161,7 +161,7 @@ class SessionState:
         """Raise Superseded or ClientClosed for a turn that has ended."""
         if turn.superseded:
             self.check_usable()
-            raise Superseded(turn.superseded, AWAIT_EACH)
+            raise Superseded(turn.superseded, 'await one prediction before the next')
 
     def supersede(self, signal: Waker, reason: str) -> None:
         """End the turns of one signal; they wake and leave."""

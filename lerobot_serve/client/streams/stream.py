@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from lerobot_serve.client.errors import ClientClosed, PolicyClientError, TooLate, unexpected_error
+from lerobot_serve.client.errors import ClientClosed, PolicyClientError, PolicyFailed, TooLate
 from lerobot_serve.client.results import Prediction
 from lerobot_serve.client.session.inputs import ObservationCheck, Observed
 from lerobot_serve.client.session.plans import SessionPlans
@@ -113,7 +113,8 @@ class Stream:
         except PolicyClientError as error:
             return error
         except Exception as error:
-            return unexpected_error(error)
+            # a fault in this package
+            return PolicyFailed(f'{type(error).__name__}: {error}', 'report it')
 
     def _finish(self, result: Prediction | PolicyClientError) -> None:
         """Deposit the result of a request; how one ended that was given up matters to nobody."""

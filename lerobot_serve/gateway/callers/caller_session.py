@@ -18,11 +18,7 @@ from lerobot_serve.gateway.callers.predictions import (
 )
 from lerobot_serve.gateway.counters import GatewayCounters, OK
 from lerobot_serve.gateway.parameters import GatewayParameters
-from lerobot_serve.gateway.upstream import (
-    check_same_names,
-    PolicyContract,
-    UpstreamSession,
-)
+from lerobot_serve.gateway.upstream import check_same_names, PolicyContract, UpstreamSession
 from lerobot_serve.session.turns import Turns
 
 SUPERSEDED = 'a newer request of this caller replaced this one; use its prediction'

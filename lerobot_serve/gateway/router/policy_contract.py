@@ -5,10 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lerobot_serve.contract.records import (
-    GetStatusResponse,
-    OpenSessionResponse,
-)
+from lerobot_serve.contract.records import GetStatusResponse, OpenSessionResponse
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract

@@ -27,11 +27,7 @@ from lerobot_serve.gateway.callers.predictions import (
 )
 from lerobot_serve.gateway.router.calls import RouterCalls
 from lerobot_serve.gateway.router.outcomes import prediction_of, unavailable
-from lerobot_serve.gateway.upstream import (
-    check_request,
-    check_same_names,
-    PolicyContract,
-)
+from lerobot_serve.gateway.upstream import check_request, check_same_names, PolicyContract
 from lerobot_serve.session.machine import ReplyDropped, SessionLost, SessionMachine, State
 
 # consecutive requests without a reply after which the session is opened again
