@@ -15,11 +15,11 @@ from typing import TypedDict
 from lerobot_serve.client.errors import WrongSettings
 from lerobot_serve.client.gateway_address import (
     caller_name,
-    check_only_for_gateways,
-    check_only_for_zenoh,
+    check_not_given,
     gateway_address,
     GatewayAddress,
     is_gateway,
+    PLAIN,
 )
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.client.session.state import SessionSettings
@@ -121,13 +121,15 @@ def client_settings(
     connect = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
     if is_gateway(server):
         others = {'endpoints': connect != (DEFAULT_ENDPOINT,), 'site': site != DEFAULT_SITE}
-        check_only_for_zenoh({**others, 'keys': keys})
+        remedy = 'leave it out for a gateway'
+        check_not_given({**others, 'keys': keys}, 'a server over Zenoh', remedy)
         gateway = gateway_address(server, token, tls_ca)
         given = prefixed(client_id or default_client_id())
         caller_name(given, CLIENT_PREFIX)
         limit_s = checked_timeout(timeout_s)
         return ClientSettings(gateway.url, None, given, limit_s, False, gateway)
-    check_only_for_gateways({'token': token, 'tls_ca': tls_ca})
+    remedy = f"leave it out, or connect to a gateway: '{PLAIN}://HOST:PORT'"
+    check_not_given({'token': token, 'tls_ca': tls_ca}, 'a gateway', remedy)
     if gateways := [each for each in connect if is_gateway(each)]:
         raise WrongSettings(
             f'endpoints has {gateways[0]}, the address of a gateway',
