@@ -72,8 +72,6 @@ class FakeServer:
         self.closed: list[OpenSessionRequest] = []
         self.resets: list[ResetEpisodeRequest] = []
         self.links: dict[str, FakeLink] = {}
-        # called with each observation that is held
-        self.on_held: Callable[[], None] = lambda: None
 
     def connection(self, client_id: str = 'tester', timeout_s: float = 5.0) -> Connection:
         """Return a connection for PolicyClient or AsyncPolicyClient."""
@@ -102,7 +100,6 @@ class FakeServer:
         self.observations.append(observation)
         if self.holds:
             self.held.append(observation)
-            self.on_held()
         else:
             self.answer(observation)
 

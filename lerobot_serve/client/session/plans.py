@@ -206,10 +206,7 @@ class SessionPlans:
                 self.state.check_usable()
 
     def _send(self, turn: Turn, task: str | None) -> int:
-        """
-        Encode and send a request; return when. Raises WrongObservation, Superseded and
-        ClientClosed.
-        """
+        """Encode and send a request; return when. Raises PolicyClientError."""
         try:
             observation = self.state.next_observation(turn, task, self._clock())
             raw = self._link.encode(observation)

@@ -200,10 +200,7 @@ class SessionState:
             self._history.add(observed)
 
     def next_observation(self, turn: Turn, task: str | None, now_ns: int) -> Observation:
-        """
-        Return a request of the newest observation. Raises Unencodable, Superseded and
-        ClientClosed.
-        """
+        """Return a request of the newest observation. Raises Unencodable, and as check_turn."""
         with self._lock:
             # its session may have taken seconds to open: the episode may have ended meanwhile
             self.check_turn(turn)

@@ -48,9 +48,7 @@ class Stream:
     def put(
         self, state: ArrayLike, images: Mapping[str, Any] | None = None, task: str | None = None
     ) -> None:
-        """
-        Replace the waiting observation; returns at once. Raises WrongObservation and ClientClosed.
-        """
+        """Replace the waiting observation, at once. Raises WrongObservation and ClientClosed."""
         wanted = self._check(state, images), task
         with self._lock:
             self._check_usable()

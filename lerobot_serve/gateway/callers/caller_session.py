@@ -33,11 +33,6 @@ class LatestOnly:
     def __init__(self) -> None:
         self._turns = Turns[asyncio.Future[None]]()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a request runs."""
-        return self._turns.running is not None
-
     async def __aenter__(self) -> None:
         mine = asyncio.get_running_loop().create_future()
         replaced = self._turns.enter(mine)

@@ -68,10 +68,7 @@ class RouterCalls:
     async def terms_of(
         self, client_id: str, terms: OpenSessionRequest | None
     ) -> OpenSessionRequest:
-        """
-        Return the terms of a session, those of a caller or of the policy; the router judges them.
-        Raises PredictionError.
-        """
+        """Return the terms of a session, its caller's or the policy's. Raises PredictionError."""
         contract = await self.availability.require()
         digest = hashlib.blake2s(client_id.encode(), digest_size=8, key=self._secret).digest()
         terms = terms or OpenSessionRequest(
