@@ -35,8 +35,6 @@ from lerobot_serve.session.machine import ReplyDropped, SessionMachine, State
 from lerobot_serve.session.numbers import LATE_CHUNK, STALE_EPISODE, STALE_EPOCH
 from lerobot_serve.session.turns import Turns
 
-# of replies that are late where nothing is in flight
-STALE = (STALE_EPOCH, STALE_EPISODE)
 # why a request of an earlier episode is superseded
 EPISODE_ENDED = 'its episode ended'
 
@@ -243,8 +241,9 @@ class SessionState:
                 turn.signal.set()
 
     def _count_dropped(self, reason: str) -> None:
-        is_late = reason == LATE_CHUNK or (reason in STALE and self.machine.in_flight is None)
-        self.dropped['late_reply' if is_late else reason] += 1
+        # a stale one is late, too, where nothing is in flight
+        is_stale = reason in (STALE_EPOCH, STALE_EPISODE) and self.machine.in_flight is None
+        self.dropped['late_reply' if is_stale or reason == LATE_CHUNK else reason] += 1
 
     def on_chunk(self, header: Header, fingerprint: str) -> bool:
         """

@@ -26,7 +26,6 @@ from lerobot_serve.client import (
 )
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer
 from lerobot_serve.client.steps import Blocking, Pause, PlanRunner, run_plan, THREADS
-from lerobot_serve.session.machine import State
 
 IMAGES = {CAMERAS[0].name: np.zeros((4, 6, 3), np.uint8)}
 LIMIT_S = 20.0
@@ -286,7 +285,7 @@ async def test_a_cancelled_close_is_completed_by_the_next_one(server):
         session = await client.open()
         with busy(client._runner._enders):
             closing = asyncio.create_task(session.close())
-            await until(lambda: session._plans.state.machine.state is State.ENDED)
+            await until(lambda: session._plans.state.machine.state.name == 'ENDED')
             await cancelled(closing)
         assert server.closed == []
         await session.close()

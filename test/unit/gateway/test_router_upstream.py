@@ -404,8 +404,8 @@ async def test_a_closed_session_is_closed_at_the_router_and_opens_no_more():
         assert closed.session_epoch == rig.link.opened[0].session_epoch
 
 
-async def test_a_session_that_was_opened_for_a_caller_that_left_is_closed():
-    """The router has opened it, and the gateway does not know yet."""
+@pytest.mark.parametrize('leaves', [True, False])
+async def test_a_session_that_is_closed_before_it_is_known_to_be_open_is_closed(leaves):
     async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         session.on_lost(SessionLost('the router closed its replies'))
@@ -413,11 +413,16 @@ async def test_a_session_that_was_opened_for_a_caller_that_left_is_closed():
         rig.link.wait_until_matched = lambda timeout_s: is_matched.wait(timeout_s)
         caller = asyncio.ensure_future(session.predict(request()))
         await until(lambda: len(rig.link.opened) == 2)
-        caller.cancel()
-        await asyncio.wait([caller])
-        is_matched.set()
+        if leaves:
+            caller.cancel()
+            await asyncio.wait([caller])
         await session.close()
-        assert rig.link.closed[-1].session_epoch == rig.link.opened[1].session_epoch
+        is_matched.set()
+        await asyncio.wait([caller])
+        assert leaves or (await refusal(caller)).status is Status.UNAVAILABLE
+        # twice where the router may have opened it after CloseSession
+        last = rig.link.opened[1].session_epoch
+        assert [each.session_epoch for each in rig.link.closed] == [last] * (1 if leaves else 2)
 
 
 async def test_a_router_that_serves_no_policy_yet_is_not_used():
