@@ -65,13 +65,11 @@ class RouterCalls:
         self._calls.shutdown(wait=False, cancel_futures=True)
         await ended(*map(asyncio.wrap_future, tuple(self._running)))
 
-    async def terms_of(
-        self, client_id: str, terms: OpenSessionRequest | None
-    ) -> OpenSessionRequest:
+    async def terms_of(self, client_id: str, own: OpenSessionRequest | None) -> OpenSessionRequest:
         """Return the terms of a session, its caller's or the policy's. Raises PredictionError."""
         contract = await self.availability.require()
         digest = hashlib.blake2s(client_id.encode(), digest_size=8, key=self._secret).digest()
-        terms = terms or OpenSessionRequest(
+        terms = own or OpenSessionRequest(
             state_names=contract.state_names,
             action_names=contract.action_names,
             cameras=tuple(
