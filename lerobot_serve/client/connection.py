@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 import threading
 import time
-from typing import cast
 
 from lerobot_serve.allocator import keep_freed_memory
 from lerobot_serve.client.errors import ClientClosed, ServerUnavailable, WrongSettings
@@ -96,23 +95,23 @@ class Connection:
         while True:
             left_s = (deadline_ns - self._clock()) / 1e9
             yield from self.wait_for_server(max(0.0, left_s), signal)
-            info, why = yield Blocking(partial(self._describe, max(POLL_S, left_s)))
-            if info and info.action_names:
-                return cast('PolicyInfo', info)
+            info = yield Blocking(partial(self._describe, max(POLL_S, left_s)))
+            if isinstance(info, PolicyInfo):
+                return info
             if left_s <= POLL_S:
                 raise ServerUnavailable(
-                    f'{self.settings.server} serves no policy yet: {why}',
+                    f'{self.settings.server} serves no policy yet: {info}',
                     'wait until it is active, or see its log',
                 )
             yield Pause(signal, POLL_S)
 
-    def _describe(self, timeout_s: float) -> tuple[PolicyInfo | None, str]:
-        """Return what the server says, or why it says nothing."""
+    def _describe(self, timeout_s: float) -> PolicyInfo | str:
+        """Return what is served, or why nothing is."""
         try:
             info = self._link.describe(timeout_s)
         except ServerUnreachable as error:
-            return None, str(error)
-        return info, info.server_text
+            return str(error)
+        return info if info.action_names else info.server_text
 
     def new_session(
         self, client_id: str, make_settings: Callable[[str], SessionSettings]

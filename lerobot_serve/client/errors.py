@@ -42,10 +42,6 @@ class ServerUnavailable(PolicyClientError):
     may_retry = True
 
 
-# the remedy of Superseded
-AWAIT_EACH = 'await one prediction before the next'
-
-
 class Superseded(PolicyClientError):
     """A newer request of this session replaced this one, or its episode ended."""
 
@@ -80,8 +76,3 @@ class ClientClosed(PolicyClientError):
 
 # a server that starts, ends or changes; it opens the session a moment later
 TRANSIENT = (Refusal.NOT_READY, Refusal.UNREACHABLE, Refusal.DRAINING, Refusal.NAME_IN_USE)
-
-
-def unexpected_error(error: Exception) -> PolicyFailed:
-    """Return the error of a fault in this package."""
-    return PolicyFailed(f'{type(error).__name__}: {error}', 'report it')

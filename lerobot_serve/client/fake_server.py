@@ -33,7 +33,7 @@ from lerobot_serve.contract.records import (
     ResetEpisodeResponse,
     ServerStatus,
 )
-from lerobot_serve.contract.schema import Codec, Flag, StateClass
+from lerobot_serve.contract.schema import Codec, Flag
 from lerobot_serve.contract.services.session import ServerUnreachable
 
 NAMES = ('shoulder.pos', 'elbow.pos')
@@ -73,8 +73,6 @@ class FakeServer:
         self.closed: list[OpenSessionRequest] = []
         self.resets: list[ResetEpisodeRequest] = []
         self.links: dict[str, FakeLink] = {}
-        # called with each observation that is held
-        self.on_held: Callable[[], None] = lambda: None
 
     def connection(self, client_id: str = 'tester', timeout_s: float = 5.0) -> Connection:
         """Return a connection for PolicyClient or AsyncPolicyClient."""
@@ -103,7 +101,6 @@ class FakeServer:
         self.observations.append(observation)
         if self.holds:
             self.held.append(observation)
-            self.on_held()
         else:
             self.answer(observation)
 
@@ -145,32 +142,14 @@ class FakeLink:
 
     def describe(self, _: float) -> PolicyInfo:
         self._check_there()
-        return policy_info(self._status())
-
-    def _status(self) -> GetStatusResponse:
         server = self._server
-        return GetStatusResponse(
-            status=self._server_status(),
-            schema_version_min=SCHEMA_VERSION,
-            schema_version_max=SCHEMA_VERSION,
+        reply = GetStatusResponse(
+            status=ServerStatus(policy=server.fingerprint, policy_type='fake', text='serving'),
             **SERVED,
             observation_steps=server.observation_steps,
             observation_stride_steps=server.stride_steps,
         )
-
-    def _server_status(self) -> ServerStatus:
-        return ServerStatus(
-            server='/policy_server',
-            slot='prod',
-            policy=self._server.fingerprint,
-            policy_type='fake',
-            device='cpu',
-            state=ServerStatus.State.ACTIVE,
-            state_class=StateClass.CHUNK_STATELESS,
-            warmed_up=True,
-            text='serving',
-            max_sessions=8,
-        )
+        return policy_info(reply)
 
     def open(self, request: OpenSessionRequest, _: float) -> OpenSessionResponse:
         self._check_there()
@@ -182,18 +161,12 @@ class FakeLink:
             accepted=True,
             schema_version=SCHEMA_VERSION,
             session_epoch=request.session_epoch,
-            session_id='fake',
-            observation_topic='/observation',
             policy=server.fingerprint,
             policy_type='fake',
-            state_class=StateClass.CHUNK_STATELESS,
-            warmed_up=True,
             **SERVED,
             observation_steps=server.observation_steps,
             observation_stride_steps=server.stride_steps,
             codec=Codec(request.codec),
-            active_sessions=1,
-            max_sessions=8,
         )
 
     def close_session(self, request: OpenSessionRequest, _: float) -> None:

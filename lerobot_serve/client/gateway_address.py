@@ -90,23 +90,11 @@ def _authorities(tls_ca: str | Path | None) -> bytes | None:
         ) from None
 
 
-def check_only_for_gateways(given: Mapping[str, object]) -> None:
-    """Raise WrongSettings where a server over Zenoh gets what only a gateway takes."""
-    for name, value in given.items():
+def check_not_given(options: Mapping[str, object], only_for: str, remedy: str) -> None:
+    """Raise WrongSettings for an option of the other link."""
+    for name, value in options.items():
         if value:
-            raise WrongSettings(
-                f'{name} is only for a gateway',
-                f"leave it out, or connect to a gateway: '{PLAIN}://HOST:PORT'",
-            )
-
-
-def check_only_for_zenoh(given: Mapping[str, object]) -> None:
-    """Raise WrongSettings where a gateway gets what only a server over Zenoh takes."""
-    for name, value in given.items():
-        if value:
-            raise WrongSettings(
-                f'{name} is only for a server over Zenoh', 'leave it out for a gateway'
-            )
+            raise WrongSettings(f'{name} is only for {only_for}', remedy)
 
 
 def caller_name(client_id: str, prefix: str) -> str:

@@ -15,11 +15,11 @@ from typing import TypedDict
 from lerobot_serve.client.errors import WrongSettings
 from lerobot_serve.client.gateway_address import (
     caller_name,
-    check_only_for_gateways,
-    check_only_for_zenoh,
+    check_not_given,
     gateway_address,
     GatewayAddress,
     is_gateway,
+    PLAIN,
 )
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.client.session.state import SessionSettings
@@ -31,8 +31,9 @@ from lerobot_serve.contract.names import (
     is_topic,
     node_name,
 )
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec
+from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.errors import UserError
 from lerobot_serve.zenoh.credentials import check_credentials
 from lerobot_serve.zenoh.settings import ZenohSettings
@@ -126,7 +127,8 @@ def client_settings(
     connect = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
     if is_gateway(server):
         others = {'endpoints': connect != (DEFAULT_ENDPOINT,), 'site': site != DEFAULT_SITE}
-        check_only_for_zenoh({**others, 'keys': keys})
+        remedy = 'leave it out for a gateway'
+        check_not_given({**others, 'keys': keys}, 'a server over Zenoh', remedy)
         gateway = gateway_address(server, token, tls_ca)
         given = prefixed(client_id or default_client_id())
         caller_name(given, CLIENT_PREFIX)
@@ -134,7 +136,8 @@ def client_settings(
         return ClientSettings(
             gateway.url, None, given, limit_s, False, gateway, keep_memory=keep_memory
         )
-    check_only_for_gateways({'token': token, 'tls_ca': tls_ca})
+    remedy = f"leave it out, or connect to a gateway: '{PLAIN}://HOST:PORT'"
+    check_not_given({'token': token, 'tls_ca': tls_ca}, 'a gateway', remedy)
     if gateways := [each for each in connect if is_gateway(each)]:
         raise WrongSettings(
             f'endpoints has {gateways[0]}, the address of a gateway',
@@ -230,19 +233,22 @@ def session_settings(
         raise WrongSettings(f'jpeg_quality is {jpeg_quality!r}', 'give 1 to 100')
     known = {camera.name: camera for camera in info.cameras}
     names = tuple(known) if cameras is None else tuple(cameras)
-    return SessionSettings(
-        client_id,
-        info.state_names if state_names is None else tuple(state_names),
-        info.action_names if action_names is None else tuple(action_names),
-        tuple(
+    terms = OpenSessionRequest(
+        client_id=client_id,
+        # distinguishes this process from another one with the same client_id
+        instance=secrets.randbits(63),
+        state_names=info.state_names if state_names is None else tuple(state_names),
+        action_names=info.action_names if action_names is None else tuple(action_names),
+        cameras=tuple(
             CameraSpec(name, channels=known[name].channels if name in known else 3)
             for name in names
         ),
         fps=info.control_hz or DEFAULT_FPS if fps is None else fps,
-        timeout_s=checked_timeout(timeout_s),
-        task=task,
+        robot_type='python client',
         policy=policy,
+        task=task,
         codec=Codec.named(codec),
-        jpeg_quality=jpeg_quality,
-        tags=(*TAGS, *tags),
+        reply_deadline_s=checked_timeout(timeout_s),
+        tags=tuple(KeyValue(*tag) for tag in (*TAGS, *tags)),
     )
+    return SessionSettings(terms, jpeg_quality)

@@ -119,7 +119,7 @@ class PolicySession(SessionFacts, Closing):
         task    for this request; None: that of the episode
         A server that restarts within the timeout costs time, no error: the session is opened anew.
         """
-        observed = self._check(state, images, copy=self._plans.state.keeps_history)
+        observed = self._check(state, images, copy=self._keeps_history)
         limit_s = self._limit_s(timeout_s)
         return run_plan(self._plans.predict(observed, task, limit_s, threading.Event()))
 

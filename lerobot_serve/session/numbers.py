@@ -79,14 +79,8 @@ class SessionNumbers:
 
     def mismatch(self, reply: Header) -> str:
         """Return why a reply is not that to the request sent last; empty if it is."""
-        return mismatch((self.session_epoch, self.episode, self.seq), reply)
-
-
-def mismatch(request: tuple[int, int, int], reply: Header) -> str:
-    """Return why a reply is not that to a request of this epoch, episode and seq."""
-    session_epoch, episode, seq = request
-    if reply.session_epoch != session_epoch:
-        return STALE_EPOCH
-    if reply.episode != episode:
-        return STALE_EPISODE
-    return '' if reply.seq == seq else LATE_CHUNK
+        if reply.session_epoch != self.session_epoch:
+            return STALE_EPOCH
+        if reply.episode != self.episode:
+            return STALE_EPISODE
+        return '' if reply.seq == self.seq else LATE_CHUNK

@@ -9,6 +9,7 @@ stream, as the bytes that a server over Zenoh sends.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 import contextlib
 from dataclasses import replace
 from queue import SimpleQueue
@@ -91,19 +92,6 @@ class PredictionCall:
                 self._on_end(self, ended_by)
 
 
-class Opening:
-    """The first reply of a stream, awaited by the one that opens it."""
-
-    def __init__(self) -> None:
-        self.is_over = threading.Event()
-        self.action: Any = None
-        self.error: grpc.RpcError | None = None
-
-    def finish(self, action: Any, error: grpc.RpcError | None = None) -> None:
-        self.action, self.error = action, error
-        self.is_over.set()
-
-
 class GatewayServerLink:
     """See the module. Several share one channel, each with a client id of its own."""
 
@@ -113,7 +101,8 @@ class GatewayServerLink:
         self._metadata = channel.metadata(caller_name(client_id, CLIENT_PREFIX))
         self._lock = threading.Lock()
         self._call: PredictionCall | None = None
-        self._opening: Opening | None = None
+        # the first reply of a stream; None where it ended before
+        self._opening: Future[Any] | None = None
         self._opened_for: OpenSessionRequest | None = None
         # of the session, and of its newest request
         self._cameras: Collection[str] = ()
@@ -131,7 +120,7 @@ class GatewayServerLink:
     def open(self, session_request: OpenSessionRequest, timeout_s: float) -> GatewayAgreement:
         """Open a session. Raises SessionRefused, ServerUnreachable and WrongSettings."""
         self._end_call()
-        opening = Opening()
+        opening: Future[Any] = Future()
         # a reply finds the call known
         with self._lock:
             call = PredictionCall(self._channel, self._metadata, self._on_reply, self._on_end)
@@ -147,16 +136,20 @@ class GatewayServerLink:
         self._timeout_s = session_request.reply_deadline_s
         return messages.agreement_of(policy, session_request.codec, self._channel.address.warnings)
 
-    def _opened(self, opening: Opening, timeout_s: float) -> Any:
+    def _opened(self, opening: Future[Any], timeout_s: float) -> Any:
         url = self._channel.address.url
-        if not opening.is_over.wait(timeout_s):
-            raise ServerUnreachable(f'{url}: no session was opened within {timeout_s:.3g} s')
-        if opening.error:
-            raise call_error(url, opening.error)
-        if opening.action is None:
+        try:
+            action = opening.result(timeout_s)
+        except TimeoutError:
+            raise ServerUnreachable(
+                f'{url}: no session was opened within {timeout_s:.3g} s'
+            ) from None
+        except grpc.RpcError as error:
+            raise call_error(url, error) from None
+        if action is None:
             raise ServerUnreachable(f'{url}: the stream ended before a session was opened')
-        messages.check_opened(opening.action)
-        return opening.action.policy
+        messages.check_opened(action)
+        return action.policy
 
     def encode(self, observation: Observation) -> bytes:
         """Return an Observation of PolicyService. Raises Unencodable."""
@@ -203,7 +196,7 @@ class GatewayServerLink:
             self._call = self._opening = None
         if opening:
             # the end of the call comes too late for the one that opens
-            opening.finish(None)
+            opening.set_result(None)
         return call
 
     # thread of the stream
@@ -220,7 +213,7 @@ class GatewayServerLink:
             self._callbacks.on_message(raw[:SHOWN_BYTES])
             return
         if opening:
-            opening.finish(action)
+            opening.set_result(action)
         elif self._request:
             self._callbacks.on_message(self._chunk(action, self._request))
 
@@ -249,7 +242,9 @@ class GatewayServerLink:
             if call is not self._call:
                 return
             opening, self._call, self._opening = self._opening, None, None
-        if opening:
-            opening.finish(None, error)
+        if opening and error:
+            opening.set_exception(error)
+        elif opening:
+            opening.set_result(None)
         else:
             self._callbacks.on_presence(False)

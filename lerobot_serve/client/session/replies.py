@@ -19,12 +19,9 @@ from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.schema import Flag, Status
+from lerobot_serve.session.machine import check_session
 
 SAME_VERSION = 'both ends need the same version of lerobot_serve'
-
-
-class SessionLost(Exception):
-    """The server has no session of this client; another one is needed."""
 
 
 def read_chunk(raw: bytes) -> Chunk:
@@ -33,16 +30,15 @@ def read_chunk(raw: bytes) -> Chunk:
         chunk = wire_chunk.decode(raw)
     except Malformed as error:
         raise PolicyFailed(f'the reply cannot be read ({error})', SAME_VERSION) from None
+    check_session(chunk)
     if chunk.status != Status.OK:
         raise status_error(chunk)
     return chunk
 
 
-def status_error(chunk: Chunk) -> PolicyClientError | SessionLost:
+def status_error(chunk: Chunk) -> PolicyClientError:
     """Return the error of a chunk whose status is not OK."""
     status, text = chunk.status, chunk.status_text
-    if status in (Status.NO_SESSION, Status.DRAINING):
-        return SessionLost(text or Status(status).name.lower())
     match status:
         case Status.BAD_OBSERVATION:
             return WrongObservation(text, 'correct the observation')

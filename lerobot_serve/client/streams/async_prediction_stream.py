@@ -11,7 +11,7 @@ from lerobot_serve.client.results import Prediction
 from lerobot_serve.client.session.inputs import ObservationCheck
 from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.steps import AsyncClosing, PlanRunner
-from lerobot_serve.client.streams.latest import Stream
+from lerobot_serve.client.streams.stream import Stream
 
 
 class AsyncPredictionStream(Stream, AsyncClosing, AsyncIterator[Prediction]):
@@ -27,12 +27,12 @@ class AsyncPredictionStream(Stream, AsyncClosing, AsyncIterator[Prediction]):
     async def __anext__(self) -> Prediction:
         """Wait for the next prediction. Raises the error of a request; the stream continues."""
         try:
-            return await self._runner.run(self._latest.next_result(self._timeout_s))
+            return await self._runner.run(self._next_result())
         except ClientClosed:
             raise StopAsyncIteration from None
 
     async def close(self) -> None:
         """End the task; a request in flight is given up."""
-        self._latest.close()
+        self._end()
         self._worker.cancel()
         await asyncio.wait([self._worker])

@@ -11,7 +11,7 @@ from lerobot_serve.client.results import Prediction
 from lerobot_serve.client.session.inputs import ObservationCheck
 from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.steps import Closing, run_plan
-from lerobot_serve.client.streams.latest import Stream
+from lerobot_serve.client.streams.stream import Stream
 
 
 class PredictionStream(Stream, Closing, Iterator[Prediction]):
@@ -34,12 +34,12 @@ class PredictionStream(Stream, Closing, Iterator[Prediction]):
         on.
         """
         try:
-            return run_plan(self._latest.next_result(self._timeout_s))
+            return run_plan(self._next_result())
         except ClientClosed:
             raise StopIteration from None
 
     def close(self) -> None:
         """End the thread; a request in flight is given up."""
-        self._latest.close()
-        self._plans.turns.end(self._signal, 'the stream was closed')
+        self._end()
+        self._plans.state.supersede(self._signal, 'the stream was closed')
         self._worker.join()

@@ -18,11 +18,8 @@ from lerobot_serve.gateway.callers.predictions import (
 )
 from lerobot_serve.gateway.counters import GatewayCounters, OK
 from lerobot_serve.gateway.parameters import GatewayParameters
-from lerobot_serve.gateway.upstream import (
-    check_same_names,
-    PolicyContract,
-    UpstreamSession,
-)
+from lerobot_serve.gateway.upstream import check_same_names, PolicyContract, UpstreamSession
+from lerobot_serve.session.turns import Turns
 
 SUPERSEDED = 'a newer request of this caller replaced this one; use its prediction'
 
@@ -34,44 +31,30 @@ class LatestOnly:
     """
 
     def __init__(self) -> None:
-        self._is_busy = False
-        self._waiting: asyncio.Future[None] | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a request runs."""
-        return self._is_busy
+        self._turns = Turns[asyncio.Future[None]]()
 
     async def __aenter__(self) -> None:
-        if self._is_busy:
-            await self._wait()
-        self._is_busy = True
-
-    async def __aexit__(self, *_: object) -> None:
-        self._pass_on()
-
-    async def _wait(self) -> None:
+        mine = asyncio.get_running_loop().create_future()
+        replaced = self._turns.enter(mine)
         # one that was cancelled just now has not run since
-        if self._waiting and not self._waiting.done():
-            self._waiting.set_exception(PredictionError(Status.SUPERSEDED, SUPERSEDED))
-        mine = self._waiting = asyncio.get_running_loop().create_future()
+        if replaced and not replaced.done():
+            replaced.set_exception(PredictionError(Status.SUPERSEDED, SUPERSEDED))
+        if self._turns.running is mine:
+            return
         try:
             await mine
-        except asyncio.CancelledError:
-            if self._waiting is mine:
-                self._waiting = None
-            elif not mine.cancelled() and mine.exception() is None:
-                # cancelled after the turn was handed over
-                self._pass_on()
+        except BaseException:
+            self._leave(mine)
             raise
 
-    def _pass_on(self) -> None:
-        """Give the turn to the waiting request, if any; the caller stays busy until then."""
-        waiting, self._waiting = self._waiting, None
-        if waiting and not waiting.done():
-            waiting.set_result(None)
-        else:
-            self._is_busy = False
+    async def __aexit__(self, *_: object) -> None:
+        assert self._turns.running
+        self._leave(self._turns.running)
+
+    def _leave(self, turn: asyncio.Future[None]) -> None:
+        following = self._turns.leave(turn)
+        if following and not following.done():
+            following.set_result(None)
 
 
 class CallerSession:

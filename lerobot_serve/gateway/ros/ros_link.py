@@ -49,7 +49,6 @@ class RosServerLink:
         self._topic = node.resolve_topic_name(REPLY_TOPIC)
         self._subscriptions = DedicatedSubscriptions(node, ActionChunk, {}, qos.ACTION_CHUNK)
         self.wake = self._subscriptions.wake
-        self.is_available = self._client.is_available
         self.send = self._client.send
         self.announce = self._client.announce
         self.status = self._client.status

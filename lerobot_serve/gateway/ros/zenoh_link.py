@@ -52,7 +52,6 @@ class ZenohServerLink:
             on_chunk=callbacks.on_chunk,
             on_no_session=callbacks.on_no_session,
         )
-        self.is_available = self._client.is_available
         self.reply_topic = partial(self._replies.topic, server)
         self.send = self._client.send
         self.announce = self._client.announce

@@ -72,10 +72,9 @@ class Availability:
         """Read the status now and return the contract. Raises PredictionError (UNAVAILABLE)."""
         await self.require()
         await self._check_once()
-        if self.problem or self.contract is None:
+        if self.problem:
             self.start()
-            raise unavailable(f'{self.problem}; retry later')
-        return self.contract
+        return await self.require()
 
     async def _run(self) -> None:
         while True:

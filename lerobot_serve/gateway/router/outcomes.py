@@ -11,6 +11,7 @@ from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.router.policy_contract import policy_id
 from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.session.machine import check_session
 
 # a request without an answer is best sent again after this
 RETRY_AFTER_S = 1.0
@@ -22,8 +23,6 @@ STATUSES: dict[int, Status] = {
     ChunkStatus.NO_SLOT: Status.UNAVAILABLE,
     ChunkStatus.QUOTA: Status.QUOTA,
 }
-# after these a session must be opened before the next request
-SESSION_ENDS = (ChunkStatus.NO_SESSION, ChunkStatus.DRAINING)
 # a retry may succeed; any other refusal stays until an operator changes something
 REFUSALS = {
     Refusal.CAPACITY: Status.OVERLOADED,
@@ -34,10 +33,6 @@ REFUSALS = {
     Refusal.UNREACHABLE: Status.UNAVAILABLE,
 }
 STATE_LOST = 'the server no longer had the state of this session, and began anew'
-
-
-class SessionLost(Exception):
-    """The session is not open any more; the text says why."""
 
 
 def unavailable(text: str) -> PredictionError:
@@ -57,8 +52,7 @@ def prediction_of(chunk: Chunk, contract: PolicyContract, episode_id: str) -> Pr
     Return the prediction of a reply. Raises PredictionError for one without usable actions, and
     SessionLost.
     """
-    if chunk.status in SESSION_ENDS:
-        raise SessionLost(chunk.status_text or ChunkStatus(chunk.status).name.lower())
+    check_session(chunk)
     if chunk.status != ChunkStatus.OK:
         # an unknown status is one of a later version
         status = STATUSES.get(chunk.status, Status.FAILED)

@@ -5,13 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from msgspec import structs
-
-from lerobot_serve.contract.records import (
-    GetStatusResponse,
-    OpenSessionRequest,
-    OpenSessionResponse,
-)
+from lerobot_serve.contract.records import GetStatusResponse, OpenSessionResponse
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.upstream import PolicyContract
@@ -70,25 +64,11 @@ def policy_id(fingerprint: str) -> str:
     return POLICY_SEPARATOR.join(part.partition(HASH_SEPARATOR)[0] for part in parts)
 
 
-def request_on_terms(request: OpenSessionRequest, terms: OpenSessionRequest) -> OpenSessionRequest:
+def required_policy(ours: str, theirs: str) -> str:
     """
-    Return the request with the terms of its caller; the router judges them. Raises PredictionError
-    for another policy than the gateway requires.
+    Return the policy that both the gateway and its caller accept; empty for any. Raises
+    PredictionError for another one than the gateway requires.
     """
-    return structs.replace(
-        request,
-        state_names=terms.state_names,
-        action_names=terms.action_names,
-        cameras=terms.cameras,
-        fps=terms.fps or request.fps,
-        policy=_required_policy(request.policy, terms.policy),
-        task=terms.task,
-        tags=terms.tags,
-    )
-
-
-def _required_policy(ours: str, theirs: str) -> str:
-    """Return the policy that both the gateway and its caller accept; empty for any."""
     if not (ours and theirs):
         return ours or theirs
     if theirs in (ours, policy_id(ours)):

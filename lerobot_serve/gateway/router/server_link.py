@@ -47,9 +47,6 @@ class ServerLink(Protocol):
     def server(self) -> str:
         """The name of the router."""
 
-    def is_available(self) -> bool:
-        """Return whether the services are discovered."""
-
     def reply_topic(self, session_epoch: int, /) -> str:
         """Return where the router replies in one session."""
 

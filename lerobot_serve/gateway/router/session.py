@@ -10,19 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 import time
-from typing import Protocol
 
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Unencodable
-from lerobot_serve.contract.records import (
-    OpenSessionRequest,
-    OpenSessionResponse,
-    ResetEpisodeRequest,
-)
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.gateway.callers.caller_session import SUPERSEDED
 from lerobot_serve.gateway.callers.predictions import (
     Prediction,
@@ -30,52 +25,16 @@ from lerobot_serve.gateway.callers.predictions import (
     PredictionRequest,
     Status,
 )
-from lerobot_serve.gateway.router.image_encoding import ImageEncoder
-from lerobot_serve.gateway.router.outcomes import prediction_of, SessionLost, unavailable
-from lerobot_serve.gateway.upstream import (
-    check_request,
-    check_same_names,
-    PolicyContract,
-)
-from lerobot_serve.session.numbers import SessionNumbers
+from lerobot_serve.gateway.router.calls import RouterCalls
+from lerobot_serve.gateway.router.outcomes import prediction_of, unavailable
+from lerobot_serve.gateway.upstream import check_request, check_same_names, PolicyContract
+from lerobot_serve.session.machine import ReplyDropped, SessionLost, SessionMachine, State
 
 # consecutive requests without a reply after which the session is opened again
 MAX_UNANSWERED = 2
-
-
-class SessionHost(Protocol):
-    """What a session uses of its upstream."""
-
-    @property
-    def images(self) -> ImageEncoder: ...
-
-    async def open_session(
-        self, client_id: str, epoch: int, terms: OpenSessionRequest | None
-    ) -> tuple[OpenSessionResponse, PolicyContract]:
-        """Open a session. Raises PredictionError."""
-
-    async def close_session(self, client_id: str, epoch: int) -> None: ...
-
-    def send(self, raw: bytes) -> None: ...
-
-    def announce(self, episode: ResetEpisodeRequest) -> None: ...
-
-    def forget(self, session: RouterSession) -> None: ...
-
-    def count_dropped(self, reason: str) -> None: ...
-
-
-@dataclass(slots=True)
-class _LastChunk:
-    """How long the caller can go on with its actions, if it executes all of them."""
-
-    until_s: float = 0.0
-
-    def begin(self, steps: int, control_hz: float, now_s: float) -> None:
-        self.until_s = now_s + (steps / control_hz if control_hz > 0 else 0.0)
-
-    def remaining_s(self, now_s: float) -> float:
-        return max(0.0, self.until_s - now_s)
+# the request that found its session lost is sent once more
+SESSION_ATTEMPTS = 2
+ENDED = 'the session has ended; send the request again to open it'
 
 
 class RouterSession:
@@ -84,19 +43,19 @@ class RouterSession:
     def __init__(
         self,
         client_id: str,
-        host: SessionHost,
+        calls: RouterCalls,
+        forget: Callable[[RouterSession], None],
         terms: OpenSessionRequest | None = None,
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.client_id, self._host, self._clock_ns = client_id, host, clock_ns
-        self._terms = terms
-        self._numbers = SessionNumbers(client_id)
+        self.client_id, self._calls, self._clock_ns = client_id, calls, clock_ns
+        self._forget, self._terms = forget, terms
+        self._machine = SessionMachine[asyncio.Future[Chunk]](client_id)
         self._contract: PolicyContract | None = None
-        self._reply: asyncio.Future[Chunk] | None = None
-        self._is_open, self._is_closed = False, False
         self._unanswered = 0
-        self._last_chunk = _LastChunk()
+        # until when the caller can go on with the actions of the last chunk, if it executes all
+        self._playable_until_s = 0.0
 
     @property
     def contract(self) -> PolicyContract:
@@ -107,74 +66,81 @@ class RouterSession:
     @property
     def is_open(self) -> bool:
         """Whether the router has this session, as far as is known."""
-        return self._is_open
+        return self._machine.is_open
 
     async def open(self) -> None:
         """Open the session, or open it again. Raises PredictionError."""
-        if self._is_closed:
-            raise unavailable('the session has ended; send the request again to open it')
-        epoch = self._numbers.next_session_epoch()
-        reply, self._contract = await self._host.open_session(self.client_id, epoch, self._terms)
-        self._numbers.begin_session(reply.schema_version)
-        self._is_open, self._unanswered = True, 0
+        machine = self._machine
+        terms = await self._calls.terms_of(self.client_id, self._terms)
+        if machine.state is State.ENDED:
+            raise unavailable(ENDED)
+        request = machine.request(terms, self._calls.reply_topic)
+        agreement, self._contract = await self._calls.open_session(request)
+        if not machine.opened(request, agreement):
+            await self._calls.close_session(request)
+            raise unavailable(ENDED)
+        self._unanswered = 0
 
     async def predict(self, request: PredictionRequest) -> Prediction:
         """Return the prediction for a request. Raises PredictionError."""
-        self._supersede()
+        self._give_up(PredictionError(Status.SUPERSEDED, SUPERSEDED))
         mapped_for = self.contract
         check_request(request, mapped_for)
-        try:
-            return await self._predict_once(request, mapped_for)
-        except SessionLost:
-            self._is_open = False
-        try:
+        for _ in range(SESSION_ATTEMPTS):
+            try:
+                return await self._predict_once(request, mapped_for)
+            except SessionLost as lost:
+                self._machine.lost(str(lost))
             # its episode has begun
-            return await self._predict_once(replace(request, episode_start=False), mapped_for)
-        except SessionLost as lost:
-            self._is_open = False
-            raise unavailable(f'the session was lost twice: {lost}') from None
+            request = replace(request, episode_start=False)
+        raise unavailable(f'the session was lost twice: {self._machine.why_lost}')
 
-    def _supersede(self) -> None:
-        if self._reply and not self._reply.done():
-            self._reply.set_exception(PredictionError(Status.SUPERSEDED, SUPERSEDED))
+    def _give_up(self, error: Exception) -> None:
+        """End the request in flight."""
+        reply = self._machine.release()
+        if reply and not reply.done():
+            reply.set_exception(error)
 
     async def _predict_once(
         self, request: PredictionRequest, mapped_for: PolicyContract
     ) -> Prediction:
-        if not self._is_open or self._unanswered >= MAX_UNANSWERED:
+        if not self.is_open or self._unanswered >= MAX_UNANSWERED:
             await self.open()
             check_same_names(mapped_for, self.contract)
             check_request(request, self.contract)
         raw = await self._encode(request)
-        self._reply = asyncio.get_running_loop().create_future()
+        if not self.is_open:
+            raise SessionLost(self._machine.why_lost)
+        reply: asyncio.Future[Chunk] = asyncio.get_running_loop().create_future()
+        self._machine.sent(reply)
         # until its reply is there, it has none
         self._unanswered += 1
-        self._host.send(raw)
-        chunk = await self._reply
+        self._calls.send(raw)
+        chunk = await reply
         self._unanswered = 0
-        prediction = prediction_of(chunk, self.contract, self._numbers.episode_id)
-        self._numbers.awaits_start = False
-        self._last_chunk.begin(
-            len(prediction.actions), self.contract.control_hz, self._clock_ns() / 1e9
-        )
+        prediction = prediction_of(chunk, self.contract, self._machine.episode_id)
+        self._machine.awaits_start = False
+        hz = self.contract.control_hz
+        playable_s = len(prediction.actions) / hz if hz > 0 else 0.0
+        self._playable_until_s = self._clock_ns() / 1e9 + playable_s
         return prediction
 
     async def _encode(self, request: PredictionRequest) -> bytes:
         """Return the bytes of the next request. Raises PredictionError."""
         try:
-            images = await self._host.images.encode(request.images, self.contract)
+            images = await self._calls.images.encode(request.images, self.contract)
             self._begin_episode(request)
             now_ns = self._clock_ns()
             return wire_observation.encode(
                 Observation(
-                    self._numbers.next_header(now_ns),
+                    self._machine.next_header(now_ns),
                     client_id=self.client_id,
-                    episode_id=self._numbers.episode_id,
+                    episode_id=self._machine.episode_id,
                     state=request.state[None, :],
                     images=images,
                     task=request.task,
                     inference_delay_steps=request.inference_delay_steps,
-                    queue_remaining_s=self._last_chunk.remaining_s(now_ns / 1e9),
+                    queue_remaining_s=max(0.0, self._playable_until_s - now_ns / 1e9),
                 )
             )
         except Unencodable as error:
@@ -182,37 +148,38 @@ class RouterSession:
 
     def _begin_episode(self, request: PredictionRequest) -> None:
         """Begin the episode of a request unless it is the present one."""
-        numbers = self._numbers
-        is_other = request.episode_id not in ('', numbers.episode_id)
-        if numbers.episode_id and not (request.episode_start or is_other):
+        machine = self._machine
+        is_other = request.episode_id not in ('', machine.episode_id)
+        if machine.episode_id and not (request.episode_start or is_other):
             return
-        numbers.begin_episode(request.episode_id)
+        machine.begin_episode(request.episode_id)
         # the first request of a session announces its episode itself
-        if numbers.seq:
-            self._host.announce(numbers.reset_request())
+        if machine.seq:
+            self._calls.announce(machine.reset_request())
 
     # from the upstream
 
-    def on_chunk(self, chunk: Chunk) -> None:
-        """Process a reply to this caller."""
-        reply = self._reply
-        if reply and not reply.done() and not self._numbers.mismatch(chunk.header):
-            reply.set_result(chunk)
-        else:
-            self._host.count_dropped('late_chunk')
+    def on_chunk(self, chunk: Chunk) -> bool:
+        """Take the reply to a request; return False for one that nobody waits for."""
+        try:
+            self._machine.take(chunk.header).set_result(chunk)
+        except (ReplyDropped, asyncio.InvalidStateError):
+            # or its caller has left
+            return False
+        return True
 
     def on_lost(self, error: Exception) -> None:
-        """End the session, and the request in flight with `error`."""
-        self._is_open = False
-        if self._reply and not self._reply.done():
-            self._reply.set_exception(error)
+        """Note that the session is gone; end the request in flight with `error`."""
+        self._machine.lost(str(error))
+        self._give_up(error)
 
     async def close(self) -> None:
         """Close the session. May be called twice."""
-        if self._is_closed:
+        if self._machine.state is State.ENDED:
             return
-        self._is_closed = True
-        self.on_lost(unavailable('the session has ended; send the request again to open it'))
-        self._host.forget(self)
+        self._give_up(unavailable(ENDED))
+        self._machine.end()
+        self._forget(self)
         # also one whose reply was not awaited
-        await self._host.close_session(self.client_id, self._numbers.requested_epoch)
+        if self._machine.requested:
+            await self._calls.close_session(self._machine.requested)

@@ -65,9 +65,6 @@ class FakeLink:
     requests: list[Observation] = field(default_factory=list)
     upstream: RouterUpstream | None = None
 
-    def is_available(self) -> bool:
-        return not self.is_away
-
     def reply_topic(self, session_epoch: int) -> str:
         return f'/gateway/replies/{session_epoch}'
 
@@ -87,18 +84,12 @@ class FakeLink:
 
     def status(self, timeout_s: float) -> GetStatusResponse:
         self._check()
-        reply = self.reply
-        return GetStatusResponse(
-            status=ServerStatus(
-                policy=reply.policy, policy_type=reply.policy_type, text=self.status_text
-            ),
-            state_names=reply.state_names,
-            action_names=reply.action_names,
-            cameras=reply.cameras,
-            chunk_size=reply.chunk_size,
-            trained_fps=reply.trained_fps,
-            observation_steps=reply.observation_steps,
+        known = structs.asdict(self.reply)
+        status = ServerStatus(
+            policy=self.reply.policy, policy_type=self.reply.policy_type, text=self.status_text
         )
+        shared = known.keys() & set(GetStatusResponse.__struct_fields__)
+        return GetStatusResponse(status=status, **{name: known[name] for name in shared})
 
     def open(self, session_request: OpenSessionRequest, timeout_s: float) -> OpenSessionResponse:
         self._check()

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of an event loop: many sessions, cancelled calls, streams."""
+"""Plans, and the client of an event loop: many sessions, cancelled calls, streams."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 import threading
 from typing import Any
@@ -23,7 +25,7 @@ from lerobot_serve.client import (
     WrongSettings,
 )
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer
-from lerobot_serve.client.steps import PlanRunner, THREADS
+from lerobot_serve.client.steps import Blocking, Pause, PlanRunner, run_plan, THREADS
 
 IMAGES = {CAMERAS[0].name: np.zeros((4, 6, 3), np.uint8)}
 LIMIT_S = 20.0
@@ -77,7 +79,7 @@ async def test_a_cancelled_waiting_call_is_never_sent(server):
         first = asyncio.create_task(session.predict((1, 1), IMAGES))
         await until(lambda: server.held)
         second = asyncio.create_task(session.predict((2, 2), IMAGES))
-        await until(lambda: session._plans.turns._waiting)
+        await until(lambda: session._plans.state.turns.waiting)
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
@@ -259,29 +261,32 @@ async def test_a_session_that_a_cancelled_open_opens_is_closed(server):
         assert client._connection.sessions['client/tester'].state.sessions_opened == 0
 
 
+@contextmanager
+def busy(threads: ThreadPoolExecutor) -> Iterator[None]:
+    """All threads wait, as for a server."""
+    slow = Slow(lambda: None)
+    waiting = [threads.submit(slow) for _ in range(THREADS)]
+    yield
+    slow.may_end.set()
+    for each in waiting:
+        each.result(LIMIT_S)
+
+
 async def test_a_session_closes_while_all_threads_wait_for_a_server(server):
     async with connected(server) as client:
         session = await client.open()
-        slow = Slow(lambda: None)
-        waiting = [client._runner._threads.submit(slow) for _ in range(THREADS)]
-        await session.close()
-        assert len(server.closed) == 1
-        slow.may_end.set()
-        for each in waiting:
-            each.result(LIMIT_S)
+        with busy(client._runner._threads):
+            await session.close()
+            assert len(server.closed) == 1
 
 
 async def test_a_cancelled_close_is_completed_by_the_next_one(server):
     async with connected(server) as client:
         session = await client.open()
-        slow = Slow(lambda: None)
-        waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
-        closing = asyncio.create_task(session.close())
-        await until(lambda: session._plans.is_closed)
-        await cancelled(closing)
-        slow.may_end.set()
-        for each in waiting:
-            each.result(LIMIT_S)
+        with busy(client._runner._enders):
+            closing = asyncio.create_task(session.close())
+            await until(lambda: session._plans.state.machine.state.name == 'ENDED')
+            await cancelled(closing)
         assert server.closed == []
         await session.close()
         assert len(server.closed) == 1
@@ -290,15 +295,11 @@ async def test_a_cancelled_close_is_completed_by_the_next_one(server):
 
 async def test_a_cancelled_close_of_a_client_is_completed_by_the_next_one(server):
     client = AsyncPolicyClient(server.connection(), PlanRunner())
-    slow = Slow(lambda: None)
-    waiting = [client._runner._enders.submit(slow) for _ in range(THREADS)]
-    closing = asyncio.create_task(client.close())
-    await until(lambda: client._connection.is_closed)
-    await cancelled(closing)
-    assert not server.links['client/tester'].is_closed
-    slow.may_end.set()
-    for each in waiting:
-        each.result(LIMIT_S)
+    with busy(client._runner._enders):
+        closing = asyncio.create_task(client.close())
+        await until(lambda: client._connection.is_closed)
+        await cancelled(closing)
+        assert not server.links['client/tester'].is_closed
     await client.close()
     await client.close()
     assert server.links['client/tester'].is_closed
@@ -309,7 +310,34 @@ async def test_an_observation_is_that_of_the_moment_of_the_call(server):
         session = await client.open()
         buffer = np.zeros((4, 6, 3), np.uint8)
         predicting = asyncio.create_task(session.predict((1, 1), {CAMERAS[0].name: buffer}))
-        await until(lambda: session._plans.turns._in_flight)
+        await until(lambda: session._plans.state.turns.running)
         observed, _ = session._plans.state._history.rows()[0]
         assert observed.frames[CAMERAS[0].name] is not buffer
         await predicting
+
+
+def test_an_interrupted_plan_cleans_up_and_ends():
+    ends = []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    def plan():
+        try:
+            yield Blocking(interrupted)
+        finally:
+            ends.append('cleaned up')
+
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(plan())
+    assert ends == ['cleaned up']
+
+
+def test_a_plan_gets_results_and_errors():
+    def plan():
+        assert (yield Pause(threading.Event(), 0.0)) is False
+        with pytest.raises(ZeroDivisionError):
+            yield Blocking(lambda: 1 / 0)
+        return (yield Blocking(lambda: 7))
+
+    assert run_plan(plan()) == 7

@@ -34,7 +34,6 @@ from lerobot_serve.client import (
     WrongObservation,
     WrongSettings,
 )
-from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.steps import THREADS
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.gateway.access import Exposure
@@ -349,10 +348,6 @@ def test_no_thread_outlives_its_client(door):
     wait_until(lambda: 'prediction_call' not in left(), 'its thread has ended')
 
 
-def sessions_of(client: AsyncPolicyClient) -> list[SessionPlans]:
-    return list(client._connection.sessions.values())
-
-
 @contextmanager
 def opening_held(door: DoorThread) -> Iterator[threading.Event]:
     """Let no session be opened; gives what is set once one is wanted."""
@@ -380,8 +375,10 @@ def test_closing_a_client_releases_the_one_that_opens(door, client):
 async def test_cancelled_opens_keep_no_thread_of_their_client(door):
     async def cancel_opens(client: AsyncPolicyClient) -> None:
         opening = [asyncio.create_task(client.open()) for _ in range(THREADS)]
-        while sum(each._link._opening is not None for each in sessions_of(client)) < THREADS:
+        sessions = {}
+        while sum(each._link._opening is not None for each in sessions.values()) < THREADS:
             await asyncio.sleep(0.01)
+            sessions = client._connection.sessions.copy()
         for each in opening:
             each.cancel()
         await asyncio.wait(opening)
@@ -395,7 +392,7 @@ async def test_cancelled_opens_keep_no_thread_of_their_client(door):
 
 
 def test_the_end_of_one_session_leaves_the_next_one_under_its_name(client):
-    first = client.open()._plans.state.last_request
+    first = client.open()._plans.state.machine.requested
     link = client._connection._link
     link.open(replace(first, session_epoch=first.session_epoch + 1), LIMIT_S)
     call = link._call

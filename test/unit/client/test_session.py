@@ -177,7 +177,7 @@ def test_of_three_calls_one_is_in_flight_and_the_newest_waits(server, session):
     first = in_thread(lambda: session.predict((1, 1), IMAGES))
     wait_until(lambda: len(server.held) == 1, 'the first is sent')
     second = in_thread(lambda: session.predict((2, 2), IMAGES))
-    wait_until(lambda: session._plans.turns._waiting, 'the second waits')
+    wait_until(lambda: session._plans.state.turns.waiting, 'the second waits')
     third = in_thread(lambda: session.predict((3, 3), IMAGES))
     second[0].join()
     assert isinstance(second[1][0], Superseded)
@@ -222,60 +222,36 @@ def test_a_new_episode_ends_the_prediction_of_the_one_before(server, session):
     assert session.counts['dropped_late_reply'] == 1
 
 
-def begin_episode_at(session: PolicySession, owner: object, name: str, monkeypatch) -> None:
-    """Another thread begins an episode when this method of the session or link is called next."""
-    method = getattr(owner, name)
-
-    def begin(*arguments):
-        monkeypatch.setattr(owner, name, method)
-        in_thread(session.begin_episode)[0].join()
-        return method(*arguments)
-
-    monkeypatch.setattr(owner, name, begin)
-
-
-@pytest.mark.parametrize('at', ['open', 'wait_until_matched'])
-def test_an_episode_that_ends_while_its_session_is_opened_again_is_superseded(
-    server, session, monkeypatch, at
-):
+@pytest.mark.parametrize('at', ['open', 'wait_until_matched', 'next_observation'])
+def test_an_episode_that_ends_before_its_request_is_superseded(server, session, monkeypatch, at):
+    """While the session is opened again, or just before; another thread observes for the next."""
     server.go()
     server.come_back()
-    begin_episode_at(session, server.links['client/tester'], at, monkeypatch)
-    with pytest.raises(Superseded, match='its episode ended'):
+    owner = session._plans.state if at == 'next_observation' else server.links['client/tester']
+    method = getattr(owner, at)
+
+    def begin_and_observe() -> None:
+        session.begin_episode()
+        session.observe(STATE, IMAGES)
+
+    def begin_first(*arguments):
+        monkeypatch.setattr(owner, at, method)
+        in_thread(begin_and_observe)[0].join()
+        return method(*arguments)
+
+    monkeypatch.setattr(owner, at, begin_first)
+    with pytest.raises(Superseded, match='its episode ended; await one prediction'):
         session.predict(STATE, IMAGES)
     assert not server.observations and len(server.opened) == 2
     assert session.predict(STATE, IMAGES).sequence == 1
     assert server.observations[0].header.flags & Flag.EPISODE_START
 
 
-def test_an_episode_that_ends_just_before_its_request_is_superseded(session, monkeypatch):
-    begin_episode_at(session, session._plans.state, 'next_observation', monkeypatch)
-    with pytest.raises(Superseded, match='its episode ended; await one prediction'):
-        session.predict(STATE, IMAGES)
-    assert session.predict(STATE, IMAGES).sequence == 1
-
-
-def test_an_observation_of_another_episode_is_not_sent(server, session, monkeypatch):
-    """The turn ended, and another thread has observed for the next episode since."""
-    send = session._plans._send
-
-    def begin_and_observe(*arguments):
-        in_thread(session.begin_episode)[0].join()
-        session.observe(STATE, IMAGES)
-        return send(*arguments)
-
-    monkeypatch.setattr(session._plans, '_send', begin_and_observe)
-    with pytest.raises(Superseded, match='its episode ended'):
-        session.predict(STATE, IMAGES)
-    assert not server.observations
-    assert session._plans.state._numbers.seq == 0
-
-
 def test_a_server_that_comes_back_costs_time_and_no_error(server, session):
     session.predict(STATE, IMAGES)
     server.go()
     thread, results = in_thread(lambda: session.predict((7, 7), IMAGES))
-    wait_until(lambda: session._plans.turns._in_flight, 'it waits for the server')
+    wait_until(lambda: session._plans.state.turns.running, 'it waits for the server')
     server.come_back()
     thread.join()
     assert results[0].actions[0, 0] == 7
@@ -499,10 +475,10 @@ def test_a_close_that_was_interrupted_is_completed_by_the_next_one(server, clien
     def interrupted(*_) -> None:
         raise KeyboardInterrupt
 
-    session._plans.turns.end_all = interrupted
+    session._plans.state.end = interrupted
     with pytest.raises(KeyboardInterrupt):
         session.close()
-    del session._plans.turns.end_all
+    del session._plans.state.end
     session.close()
     session.close()
     assert len(server.closed) == 1

@@ -57,7 +57,7 @@ def test_predictions_that_are_not_read_are_counted(server, session):
         for number in range(3):
             stream.put((number, 0), IMAGES)
             wait_until(lambda n=number: len(server.observations) == n + 1, 'it is requested')
-            wait_until(lambda: not stream._latest._is_busy, 'it is answered')
+            wait_until(lambda: not stream._is_busy, 'it is answered')
         newest = stream.latest()
         assert newest and newest.actions[0, 0] == 2
         assert stream.latest() is None
@@ -125,7 +125,7 @@ def test_a_closed_stream_leaves_the_predictions_of_others(server, session):
         other, results = in_thread(lambda: session.predict((1, 1), IMAGES))
         wait_until(lambda: server.held, 'it is sent')
         stream.put((2, 2), IMAGES)
-        wait_until(lambda: session._plans.turns._waiting, 'that of the stream waits')
+        wait_until(lambda: session._plans.state.turns.waiting, 'that of the stream waits')
     server.answer()
     other.join()
     assert len(results[0]) == 3
@@ -139,6 +139,6 @@ def test_an_error_that_is_not_read_is_counted(server, session):
         for number in range(2):
             stream.put((number, 0), IMAGES)
             wait_until(lambda n=number: session.counts['requests'] == n + 1, 'it is requested')
-            wait_until(lambda: not stream._latest._is_busy, 'it is answered')
+            wait_until(lambda: not stream._is_busy, 'it is answered')
         assert stream.latest()
         assert stream.unread == 1

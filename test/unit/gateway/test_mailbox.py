@@ -5,124 +5,66 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-from support.gateway.gateway_rig import refusal, until
+from hypothesis import given
+from hypothesis import strategies as st
+from support.gateway.gateway_rig import in_loop
 
 from lerobot_serve.gateway.callers.caller_session import LatestOnly
-from lerobot_serve.gateway.callers.predictions import Status
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+
+STEPS = st.sampled_from(['ask', 'ask', 'cancel', 'fail', 'settle'])
 
 
-class Turns:
-    """Requests of one caller by number; each holds its turn until the test ends it."""
+class Requests:
+    """Requests of one caller; each holds its turn until the test ends it with an error."""
 
     def __init__(self) -> None:
         self.mailbox = LatestOnly()
-        self.began: list[int] = []
-        self.ends: dict[int, asyncio.Event] = {}
+        self.running: list[asyncio.Event] = []
+        self.tasks: list[asyncio.Task[None]] = []
 
-    def ask(self, number: int) -> asyncio.Task[None]:
-        self.ends[number] = asyncio.Event()
-        return asyncio.ensure_future(self._run(number))
-
-    async def _run(self, number: int) -> None:
+    async def run(self) -> None:
         async with self.mailbox:
-            self.began.append(number)
-            await self.ends[number].wait()
+            mine = asyncio.Event()
+            self.running.append(mine)
+            try:
+                await mine.wait()
+                raise RuntimeError
+            finally:
+                self.running.remove(mine)
 
     async def settle(self) -> None:
         for _ in range(10):
             await asyncio.sleep(0)
+        left = [task for task in self.tasks if not task.done()]
+        # nobody waits for a free turn
+        assert len(self.running) == min(1, len(left))
+        assert len(left) <= 2
+        assert len(self.mailbox._turns.all) == len(left)
+
+    async def play(self, script: list[tuple[str, int]]) -> None:
+        for step, index in script:
+            if step == 'ask':
+                self.tasks.append(asyncio.ensure_future(self.run()))
+            elif step == 'cancel' and self.tasks:
+                self.tasks[-1 - index % len(self.tasks)].cancel()
+            elif step == 'fail' and self.running:
+                self.running[0].set()
+            elif step == 'settle':
+                await self.settle()
+        await self.settle()
+        while self.running:
+            self.running[0].set()
+            await self.settle()
+        ends = await asyncio.gather(*self.tasks, return_exceptions=True)
+        ways = {RuntimeError, asyncio.CancelledError, PredictionError}
+        assert {type(end) for end in ends} <= ways
+        replaced = [end for end in ends if isinstance(end, PredictionError)]
+        assert all(end.status is Status.SUPERSEDED for end in replaced)
+        # never the newest one
+        assert not replaced or ends[-1] not in replaced
 
 
-async def test_the_newest_waiting_request_replaces_an_older_one():
-    turns = Turns()
-    asked = []
-    for number in range(4):
-        asked.append(turns.ask(number))
-        await turns.settle()
-    assert turns.began == [0]
-    for number in (1, 2):
-        assert (await refusal(asked[number])).status is Status.SUPERSEDED
-    turns.ends[0].set()
-    await until(lambda: turns.began == [0, 3])
-    turns.ends[3].set()
-    await asked[3]
-    assert not turns.mailbox.is_busy
-
-
-async def test_a_waiting_caller_that_leaves_frees_its_place():
-    turns = Turns()
-    first, second = turns.ask(0), turns.ask(1)
-    await turns.settle()
-    second.cancel()
-    await turns.settle()
-    third = turns.ask(2)
-    turns.ends[0].set()
-    await first
-    await until(lambda: turns.began == [0, 2])
-    turns.ends[2].set()
-    await third
-
-
-async def test_a_turn_is_not_lost_with_a_caller_that_leaves_as_it_gets_it():
-    turns = Turns()
-    second = turns.ask(1)
-    async with turns.mailbox:
-        await turns.settle()
-    # the turn is handed over, and the waiting task has not run since
-    second.cancel()
-    await asyncio.wait([second])
-    assert not turns.began
-    assert not turns.mailbox.is_busy
-    third = turns.ask(2)
-    await until(lambda: turns.began == [2])
-    turns.ends[2].set()
-    await third
-
-
-@pytest.mark.parametrize('leaves', [(0, 1), (1, 0)])
-async def test_two_requests_that_leave_at_once_free_the_turn(leaves):
-    turns = Turns()
-    asked = [turns.ask(0), turns.ask(1)]
-    await turns.settle()
-    # as two deadlines that pass in one turn of the loop, and a stream that ends
-    for number in leaves:
-        asked[number].cancel()
-    ends = await asyncio.gather(*asked, return_exceptions=True)
-    assert all(isinstance(end, asyncio.CancelledError) for end in ends)
-    assert not turns.mailbox.is_busy
-
-
-async def test_a_request_takes_the_place_of_one_that_leaves_in_the_same_turn_of_the_loop():
-    turns = Turns()
-    turns.ask(0)
-    second = turns.ask(1)
-    await turns.settle()
-    third = turns.ask(2)
-    # cancelled before the third one waits, and run after it
-    second.cancel()
-    await turns.settle()
-    assert second.cancelled()
-    turns.ends[0].set()
-    await until(lambda: turns.began == [0, 2])
-    turns.ends[2].set()
-    await third
-
-
-async def test_a_request_that_fails_passes_its_turn_on():
-    mailbox = LatestOnly()
-
-    async def fail() -> None:
-        async with mailbox:
-            await asyncio.sleep(0)
-            raise RuntimeError
-
-    async def succeed() -> str:
-        async with mailbox:
-            return 'done'
-
-    failing, other = asyncio.ensure_future(fail()), asyncio.ensure_future(succeed())
-    assert await other == 'done'
-    with pytest.raises(RuntimeError):
-        await failing
-    assert not mailbox.is_busy
+@given(st.lists(st.tuples(STEPS, st.integers(0, 2)), min_size=10, max_size=25))
+def test_turns_pass_on_whoever_asks_fails_or_leaves_in_the_same_turn_of_the_loop(script):
+    in_loop(lambda: Requests().play(script))

@@ -24,11 +24,10 @@ from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionRequest, Status
 from lerobot_serve.gateway.parameters import GatewayParameters
-from lerobot_serve.gateway.router import availability
-from lerobot_serve.gateway.router import upstream as upstream_module
-from lerobot_serve.gateway.router.outcomes import SessionLost
+from lerobot_serve.gateway.router import availability, calls
 from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterUpstream
+from lerobot_serve.session.machine import SessionLost
 
 ONE, TWO = Caller('http', '10.0.0.1:1'), Caller('http', '10.0.0.1:2')
 FRAME = np.random.default_rng(1).integers(0, 255, (48, 64, 3), np.uint8)
@@ -405,8 +404,8 @@ async def test_a_closed_session_is_closed_at_the_router_and_opens_no_more():
         assert closed.session_epoch == rig.link.opened[0].session_epoch
 
 
-async def test_a_session_that_was_opened_for_a_caller_that_left_is_closed():
-    """The router has opened it, and the gateway does not know yet."""
+@pytest.mark.parametrize('leaves', [True, False])
+async def test_a_session_that_is_closed_before_it_is_known_to_be_open_is_closed(leaves):
     async with Rig() as rig:
         session = await rig.upstream.open(ONE)
         session.on_lost(SessionLost('the router closed its replies'))
@@ -414,11 +413,16 @@ async def test_a_session_that_was_opened_for_a_caller_that_left_is_closed():
         rig.link.wait_until_matched = lambda timeout_s: is_matched.wait(timeout_s)
         caller = asyncio.ensure_future(session.predict(request()))
         await until(lambda: len(rig.link.opened) == 2)
-        caller.cancel()
-        await asyncio.wait([caller])
-        is_matched.set()
+        if leaves:
+            caller.cancel()
+            await asyncio.wait([caller])
         await session.close()
-        assert rig.link.closed[-1].session_epoch == rig.link.opened[1].session_epoch
+        is_matched.set()
+        await asyncio.wait([caller])
+        assert leaves or (await refusal(caller)).status is Status.UNAVAILABLE
+        # twice where the router may have opened it after CloseSession
+        last = rig.link.opened[1].session_epoch
+        assert [each.session_epoch for each in rig.link.closed] == [last] * (1 if leaves else 2)
 
 
 async def test_a_router_that_serves_no_policy_yet_is_not_used():
@@ -460,7 +464,7 @@ async def test_a_status_asked_of_a_server_that_ended_does_not_speak_for_its_succ
 
 def test_the_end_is_bounded_where_the_router_answers_no_call(monkeypatch):
     """And it comes after calls that end in time: the link that they use is closed next."""
-    monkeypatch.setattr(upstream_module, 'CALLS_END_S', 0.05)
+    monkeypatch.setattr(calls, 'CALLS_END_S', 0.05)
     answers, ended = threading.Event(), []
 
     def hang(request, timeout_s):
@@ -476,7 +480,7 @@ def test_the_end_is_bounded_where_the_router_answers_no_call(monkeypatch):
         assert not ended
         answers.set()
         # nothing of it is lost where there is time for it
-        monkeypatch.setattr(upstream_module, 'CALLS_END_S', 20.0)
+        monkeypatch.setattr(calls, 'CALLS_END_S', 20.0)
         await rig.upstream.close()
         assert sorted(ended) == sorted((ONE.client_id, TWO.client_id))
 
