@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.records import (
     CameraSpec,
     GetStatusResponse,
@@ -117,7 +118,7 @@ class RouterCalls:
             with contextlib.suppress(ServerUnreachable):
                 await self._call(self._link.close_session, request, CLOSE_TIMEOUT_S)
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: Outgoing) -> None:
         """Send a request. Raises PredictionError while the router is away."""
         if self.availability.problem:
             raise unavailable(f'{self.availability.problem}; retry later')

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.records import (
     GetStatusResponse,
     OpenSessionRequest,
@@ -50,7 +51,7 @@ class ServerLink(Protocol):
     def reply_topic(self, session_epoch: int, /) -> str:
         """Return where the router replies in one session."""
 
-    def send(self, raw: bytes, /) -> None:
+    def send(self, raw: Outgoing, /) -> None:
         """Publish the bytes of an Observation."""
 
     def announce(self, request: ResetEpisodeRequest, on_refusal: Callable[[str], None], /) -> None:

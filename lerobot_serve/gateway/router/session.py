@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 import time
 
+from lerobot_serve.contract.cdr import Parts
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.observation import Observation
@@ -125,13 +126,13 @@ class RouterSession:
         self._playable_until_s = self._clock_ns() / 1e9 + playable_s
         return prediction
 
-    async def _encode(self, request: PredictionRequest) -> bytes:
+    async def _encode(self, request: PredictionRequest) -> Parts:
         """Return the bytes of the next request. Raises PredictionError."""
         try:
             images = await self._calls.images.encode(request.images, self.contract)
             self._begin_episode(request)
             now_ns = self._clock_ns()
-            return wire_observation.encode(
+            return wire_observation.encode_parts(
                 Observation(
                     self._machine.next_header(now_ns),
                     client_id=self.client_id,

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import structs
 import numpy as np
 
+from lerobot_serve.contract.cdr import Outgoing
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
@@ -68,8 +69,8 @@ class FakeLink:
     def reply_topic(self, session_epoch: int) -> str:
         return f'/gateway/replies/{session_epoch}'
 
-    def send(self, raw: bytes) -> None:
-        request = wire_observation.decode(raw)
+    def send(self, raw: Outgoing) -> None:
+        request = wire_observation.decode(bytes(raw))
         self.requests.append(request)
         chunk = self.answer(request)
         if chunk is not None:
