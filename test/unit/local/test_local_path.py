@@ -322,7 +322,7 @@ def request(page: int = 0, size: int = 10) -> bytes:
 
 
 def short(value: object) -> str:
-    return str(value)[:30]
+    return getattr(value, '__name__', str(value)[:30])
 
 
 @pytest.mark.parametrize(
