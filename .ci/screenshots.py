@@ -28,12 +28,12 @@ from support.dashboard.example_fleet import (  # noqa: E402
     node_of,
     robot,
     Row,
-    SILENT_RANK,
-    STOPPED_RANK,
     V1,
     V2,
 )
 from support.dashboard.page_server import now_ms, PageServer, TOKEN  # noqa: E402
+
+from lerobot_serve.tools.dashboard.document.rows import SILENT_RANK, STOPPED_RANK  # noqa: E402
 
 FOLDER = ROOT / 'docs' / 'images'
 SCHEMES = ('dark', 'light')
@@ -46,7 +46,7 @@ IN_TROUBLE: dict[str, Row] = {
         'rung': 'NO_COMMAND',
         'stopped': True,
         'rank': STOPPED_RANK,
-        'queue_s': 0.0,
+        'queue_remaining_s': 0.0,
         'cage_trips': 1,
         'reason': 'the cage latched: elbow_flex at 2.1 rad/s, limit 1.5 rad/s',
     },
@@ -55,14 +55,14 @@ IN_TROUBLE: dict[str, Row] = {
         'state': 'STALLED',
         'rung': 'HOLD',
         'rank': 6,
-        'queue_s': 0.0,
+        'queue_remaining_s': 0.0,
         'stalls': 2,
         'reason': 'no chunk for 4.1 s: /v2/policy_server does not reply',
     },
     'robot_5': {
         'state': 'DEGRADED',
         'rank': 13,
-        'queue_s': 0.3,
+        'queue_remaining_s': 0.3,
         'action_age_s': 0.9,
         'reason': 'replies late: 3 of the last 10',
     },
@@ -80,7 +80,7 @@ def example_robots() -> dict[str, Row]:
             name,
             slot='b' if is_candidate else 'a',
             policy=V2 if is_candidate else V1,
-            queue_s=round(1.2 + 0.4 * wave, 1),
+            queue_remaining_s=round(1.2 + 0.4 * wave, 1),
             action_age_s=round(0.3 + 0.15 * wave, 1),
         )
         rows[node_of(name)] = row | IN_TROUBLE.get(name, {})

@@ -88,7 +88,7 @@ class LocalEndpoint:
         except OSError as error:
             listener.close()
             raise UserError(
-                f'the local path cannot listen on {self.address}: {error.strerror}; set '
+                f'the local path cannot listen on {self.address}: {error.strerror or error}; set '
                 'local_folder to a folder that this user may write, or local_path to false'
             ) from None
         listener.setblocking(False)

@@ -259,7 +259,7 @@ class RequestPipeline:
             delay_steps=self._merger.delay_steps(now_ns),
             playable_s=self._merger.playable_s(now_ns, settings),
         )
-        raw = wire_observation.encode_parts(observation)
+        raw = wire_observation.encode(observation)
         self.unreadable = ''
         self._transport.send(raw)
         self.status.requests_sent += 1

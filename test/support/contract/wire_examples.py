@@ -7,6 +7,7 @@ import dataclasses
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+import msgspec
 import numpy as np
 
 from lerobot_serve.contract import image_codec
@@ -173,6 +174,8 @@ def a_chunk() -> Chunk:
 
 def content(thing: object) -> object:
     """Return what compares equal when two wire objects hold the same, NaN by NaN."""
+    if isinstance(thing, msgspec.Struct):
+        return tuple(content(getattr(thing, name)) for name in thing.__struct_fields__)
     if dataclasses.is_dataclass(thing):
         return tuple(content(getattr(thing, f.name)) for f in dataclasses.fields(thing))
     if isinstance(thing, tuple):

@@ -65,7 +65,7 @@ def whole_parser() -> Any:
 
 def check_demo(text: str) -> None:
     given = whole_parser().parse_args(['demo', *shlex.split(text)])
-    demo.checked(given.acts, given.robots, given.seed, given.plan)
+    demo.checked(given.acts, given.robots, given.plan)
 
 
 def check_make(words: tuple[str, ...]) -> None:

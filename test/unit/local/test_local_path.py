@@ -17,6 +17,7 @@ import queue
 import random
 import resource
 import socket
+import tempfile
 import threading
 from typing import Any
 
@@ -288,6 +289,13 @@ def test_another_version_is_refused_with_both():
         server.close()
 
 
+def test_a_folder_whose_path_is_too_long_is_refused_with_a_remedy(tmp_path):
+    folder = tmp_path / ('x' * 100)
+    folder.mkdir()
+    with pytest.raises(UserError, match='too long; set local_folder to a folder'):
+        Server(folder=str(folder))
+
+
 @pytest.mark.parametrize('address', ['@lerobot_serve-of-another-host', '/no/such/socket'])
 def test_a_server_of_another_host_is_no_news(address: str):
     client = Client()
@@ -517,12 +525,14 @@ def test_an_unknown_group_is_refused_with_a_remedy():
     )
 
 
-def test_a_socket_in_a_folder_is_removed_at_the_end(tmp_path):
-    with served(folder=str(tmp_path)) as (server, client):
-        assert client.path.send(b'request')
-        assert server.take() == b'request'
-        assert len(list(tmp_path.iterdir())) == 1
-    assert not list(tmp_path.iterdir())
+def test_a_socket_in_a_folder_is_removed_at_the_end():
+    # a path of a socket is short
+    with tempfile.TemporaryDirectory(prefix='ls') as folder:
+        with served(folder=folder) as (server, client):
+            assert client.path.send(b'request')
+            assert server.take() == b'request'
+            assert len(os.listdir(folder)) == 1
+        assert not os.listdir(folder)
 
 
 def test_a_folder_that_is_not_there_is_refused_with_a_remedy(tmp_path):

@@ -263,8 +263,9 @@ def test_the_command_says_how_it_ended(tmp_path, capsys):
     clean.edge, clean.router = [], []
     clean.write(tmp_path / 'empty')
     assert main(['audit', str(tmp_path / 'empty')]) == 4
-    for words, said in (('missing', 'is not a trace'), ('clean --show -1', '--show')):
-        assert main(['audit', *f'{tmp_path}/{words}'.split()]) == 1
+    wrong = (('missing', 1, 'is not a trace'), ('clean --show -1', 2, '--show'))
+    for words, status, said in wrong:
+        assert main(['audit', *f'{tmp_path}/{words}'.split()]) == status
         assert said in capsys.readouterr().err
 
 
