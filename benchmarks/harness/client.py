@@ -120,7 +120,7 @@ class PolicyClient(SteadyClockNode):
         self.sessions = SessionClient(self, server, lifespan_s=lifespan_s)
         if uses_local:
             self.sessions.local = LocalPath(
-                self.chunks.deposit, lambda: None, lifespan_s=lifespan_s
+                self.chunks.deposit, lambda _: None, lifespan_s=lifespan_s
             )
         # chunks arrive as at the edge
         self._lane = DedicatedSubscription(

@@ -58,7 +58,7 @@ def serve(offers: int, seen: int) -> None:
 def request(offers: int, seen: int) -> None:
     """Send requests until the server has gone; then write the time. Never returns."""
     lost = threading.Event()
-    path = LocalPath(lambda _: None, lost.set, lifespan_s=LIMIT_S)
+    path = LocalPath(lambda _: None, lambda _: lost.set(), lifespan_s=LIMIT_S)
     offer = decode(os.read(offers, 4096))
     if offer:
         path.use(offer)

@@ -102,8 +102,13 @@ class ZenohServerLink:
             link, server, Role.ROBOT, client_id, callbacks.on_presence
         )
         if make_path:
-            on_lost = partial(callbacks.on_presence, False)
-            self._client.local = make_path(callbacks.on_message, on_lost)
+
+            def on_gone(is_lost: bool) -> None:
+                # Zenoh itself reports a goodbye
+                if is_lost:
+                    callbacks.on_presence(False)
+
+            self._client.local = make_path(callbacks.on_message, on_gone)
         self._replies = ZenohReplies(
             link,
             {server: self._client.keys},

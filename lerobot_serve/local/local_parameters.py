@@ -9,7 +9,7 @@ from typing import Protocol
 from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.local.access import access_of_group
 from lerobot_serve.local.endpoint import LocalEndpoint
-from lerobot_serve.local.path import LocalPath, MakePath
+from lerobot_serve.local.path import LocalPath, MakePath, OnGone
 from lerobot_serve.parameters import parameter
 
 
@@ -61,8 +61,8 @@ def local_paths(
         return None
     access = access_of_group(parameters.local_group)
 
-    def make(on_chunk: Callable[[bytes], None], on_lost: Callable[[], None]) -> LocalPath:
-        return LocalPath(on_chunk, on_lost, lifespan_s=lifespan_s, access=access, log=log)
+    def make(on_chunk: Callable[[bytes], None], on_gone: OnGone) -> LocalPath:
+        return LocalPath(on_chunk, on_gone, lifespan_s=lifespan_s, access=access, log=log)
 
     return make
 

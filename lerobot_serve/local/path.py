@@ -24,8 +24,9 @@ from lerobot_serve.local.offer import Offer, socket_address, take
 from lerobot_serve.local.pages import WrittenPage, WrittenPages
 
 CONNECT_TIMEOUT_S = 1.0
-# of what receives chunks, and of what learns that a server was killed
-MakePath = Callable[[Callable[[bytes], None], Callable[[], None]], 'LocalPath']
+# gets whether a server that has gone was lost, which is to say killed, or said goodbye
+OnGone = Callable[[bool], None]
+MakePath = Callable[[Callable[[bytes], None], OnGone], 'LocalPath']
 
 
 class NotAttached(Exception):
@@ -118,7 +119,7 @@ class LocalConnection:
                 self._answer = frame
                 self._answered.set()
         # first: a busy sender would keep the lock from this thread
-        is_lost, self.is_closed = is_lost and not self.is_closed, True
+        self.is_closed = True
         with self._lock:
             self._pages.close()
             self._socket.close()
@@ -135,20 +136,20 @@ class LocalConnection:
 class LocalPath:
     """
     The path of one client, without a connection until a server offers one. `on_chunk` and
-    `on_lost`, for a server that was killed, run in the thread `local`.
+    `on_gone` run in the thread `local`.
     """
 
     def __init__(
         self,
         on_chunk: Callable[[bytes], None],
-        on_lost: Callable[[], None],
+        on_gone: OnGone,
         *,
         lifespan_s: float,
         access: Access = SAME_USER,
         log: Callable[[str], object] = lambda _: None,
     ) -> None:
         """A server does not begin on a request that is older than `lifespan_s`."""
-        self._on_chunk, self._on_lost, self._lifespan_s = on_chunk, on_lost, lifespan_s
+        self._on_chunk, self._on_gone, self._lifespan_s = on_chunk, on_gone, lifespan_s
         self._access, self._log = access, log
         self._connection: LocalConnection | None = None
         self._opening, self._changing = threading.Lock(), threading.Lock()
@@ -187,6 +188,8 @@ class LocalPath:
         try:
             connection.attach(offer.token)
         except BaseException:
+            # the server may be as it was: what ends here is not its doing
+            self.close()
             connection.close()
             raise
         self._connection = connection
@@ -199,8 +202,8 @@ class LocalPath:
             is_current = self._connection is connection
             if is_current:
                 self._connection = None
-        if is_current and is_lost:
-            self._on_lost()
+        if is_current:
+            self._on_gone(is_lost)
 
     def send(self, raw: Outgoing) -> bool:
         """Send a request; return False where it must take the link around this path."""
@@ -221,4 +224,4 @@ class NoPath(LocalPath):
         pass
 
 
-NO_PATH = NoPath(lambda _: None, lambda: None, lifespan_s=0.0)
+NO_PATH = NoPath(lambda _: None, lambda _: None, lifespan_s=0.0)

@@ -63,7 +63,7 @@ class RosServerLink:
         self._names = {s: node.resolve_topic_name(topic) for s, topic in self._topics.items()}
         for server, client in self.clients.items():
             if make_path:
-                client.local = make_path(callbacks.on_chunk, partial(self._on_lost, server))
+                client.local = make_path(callbacks.on_chunk, partial(self._on_gone, server))
         for server, topic in self._topics.items():
             self._subscriptions.add(topic, qos.ACTION_CHUNK, callbacks.on_chunk)
             self._subscriptions.watch_liveliness(topic, partial(self._on_liveliness, server))
@@ -85,9 +85,9 @@ class RosServerLink:
         loss = Loss.EXPIRED if now.not_alive_change > 0 else Loss.CLOSED
         self._callbacks.on_presence(server, now.alive, now.alive_change, loss)
 
-    def _on_lost(self, server: str) -> None:
+    def _on_gone(self, server: str, is_lost: bool) -> None:
         """Thread `local`: sooner than the lease."""
-        self._callbacks.on_presence(server, 0, -1, Loss.GONE)
+        self._callbacks.on_presence(server, 0, -1, Loss.GONE if is_lost else Loss.CLOSED)
 
     def run(self, stop: threading.Event) -> None:
         """Dispatch messages until `stop` is set and `wake` was called."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 import threading
 
 from rclpy.node import Node
@@ -58,8 +57,11 @@ class RosServerLink:
     def listen(self, callbacks: LinkCallbacks) -> None:
         """Subscribe to the replies, before `run`."""
         if self._make_path:
-            on_lost = partial(callbacks.on_presence, Presence.LOST)
-            self._client.local = self._make_path(callbacks.on_chunk, on_lost)
+
+            def on_gone(is_lost: bool) -> None:
+                callbacks.on_presence(Presence.LOST if is_lost else Presence.CLOSED)
+
+            self._client.local = self._make_path(callbacks.on_chunk, on_gone)
         add = self._subscriptions.add
         add(REPLY_TOPIC, qos.ACTION_CHUNK, callbacks.on_chunk)
         add(f'{self.server}/{NO_SESSION_TOPIC}', qos.NO_SESSION, callbacks.on_no_session)

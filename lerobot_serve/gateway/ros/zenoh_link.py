@@ -44,8 +44,7 @@ class ZenohServerLink:
             lifespan_s=lifespan_s,
         )
         if make_path:
-            on_lost = partial(self._on_presence, False)
-            self._client.local = make_path(callbacks.on_chunk, on_lost)
+            self._client.local = make_path(callbacks.on_chunk, self._on_gone)
         self._replies = ZenohReplies(
             link,
             {server: self._client.keys},
@@ -58,6 +57,11 @@ class ZenohServerLink:
         self.status = self._client.status
         self.open = self._client.open
         self.close_session = self._client.close
+
+    def _on_gone(self, is_lost: bool) -> None:
+        """Thread `local`; Zenoh itself reports a goodbye."""
+        if is_lost:
+            self._on_presence(False)
 
     def _on_presence(self, is_alive: bool) -> None:
         self._callbacks.on_presence(Presence.THERE if is_alive else Presence.LOST)

@@ -87,8 +87,8 @@ class ReplicaClients:
             self._subscriptions.watch_liveliness(topic, partial(self._on_liveliness, server))
             client.topic = self._node.resolve_topic_name(topic)
             if self._make_path:
-                on_lost = partial(self._silent.__setitem__, server, True)
-                client.local = self._make_path(partial(on_reply, server), on_lost)
+                on_gone = partial(self._silent.__setitem__, server)
+                client.local = self._make_path(partial(on_reply, server), on_gone)
             client.publisher_count = partial(self._subscriptions.publisher_count, topic)
             subscription = self._node.create_subscription(
                 ServerStatusMessage,

@@ -145,8 +145,8 @@ class ZenohReplicas:
             client.destroy_endpoints()
 
 
-def nothing() -> None:
-    """Zenoh itself reports a lost server."""
+def nothing(_: bool) -> None:
+    """Zenoh itself reports a server that has gone."""
 
 
 def deposit_reply(on_reply: OnReply, server: str, _: str, raw: bytes) -> None:

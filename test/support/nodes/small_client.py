@@ -74,7 +74,7 @@ class SmallClient:
         else:
             self._sessions = SessionClient(node, server, lifespan_s=3.0)
             if uses_local:
-                self._sessions.local = LocalPath(self.chunks.put, lambda: None, lifespan_s=3.0)
+                self._sessions.local = LocalPath(self.chunks.put, lambda _: None, lifespan_s=3.0)
             self._answers = node.create_subscription(
                 ActionChunk, topic, self.chunks.put, qos.ACTION_CHUNK, raw=True
             )

@@ -72,11 +72,12 @@ class Client:
 
     def __init__(self, lifespan_s: float = LIFESPAN_S, access: Access = Access()) -> None:  # noqa: B008
         self.chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self.lost = threading.Event()
+        # whether the server was lost, each time that it has gone
+        self.gone: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.log: list[str] = []
         self.path = LocalPath(
             self.chunks.put,
-            self.lost.set,
+            self.gone.put,
             lifespan_s=lifespan_s,
             access=access,
             log=self.log.append,
@@ -261,7 +262,7 @@ def test_a_server_that_ends_says_so_and_one_that_dies_is_lost():
     client.path.use(server.endpoint.offer(TOPIC))
     server.close()
     wait_until(lambda: not client.path.is_connected, 'the end of the server')
-    assert not client.lost.is_set()
+    assert client.gone.get(timeout=10) is False
     assert not client.path.send(b'request')
     server = Server()
     client.path.use(server.endpoint.offer(TOPIC))
@@ -269,7 +270,7 @@ def test_a_server_that_ends_says_so_and_one_that_dies_is_lost():
     for key in tuple(server.endpoint._selector.get_map().values()):
         if key.data:
             key.data.socket.shutdown(socket.SHUT_RDWR)
-    assert client.lost.wait(10)
+    assert client.gone.get(timeout=10) is True
     assert not client.path.is_connected
     server.close()
 

@@ -36,7 +36,7 @@ class ZenohServerLink:
                 link, node_name(server), Role.ROBOT, client_id, on_presence
             )
             if make_path:
-                client.local = make_path(callbacks.on_chunk, partial(on_presence, False))
+                client.local = make_path(callbacks.on_chunk, partial(self._on_gone, server))
         self._replies = ZenohReplies(
             link,
             {server: client.keys for server, client in self.clients.items()},
@@ -51,6 +51,11 @@ class ZenohServerLink:
     def publisher_count(self, server: str) -> int:
         """Return 1 for a server that is there."""
         return int(self._present.get(server, False))
+
+    def _on_gone(self, server: str, is_lost: bool) -> None:
+        """Thread `local`; Zenoh itself reports a goodbye."""
+        if is_lost:
+            self._on_presence(server, False)
 
     def _on_presence(self, server: str, is_alive: bool) -> None:
         was_alive, self._present[server] = self._present.get(server, False), is_alive
