@@ -29,7 +29,7 @@ from lerobot_serve.local.path import LocalPath
 TOPIC = '/robot/action_chunk'
 REQUEST, CHUNK = bytes(300_000), bytes(5_000)
 LONGEST_S = 5e-3
-LIMIT_S = 10.0
+LIMIT_S, LATE_S = 10.0, 0.01
 # of a client that was killed before it came
 ATTACH_LIMIT_S = 0.3
 
@@ -57,16 +57,24 @@ def serve(offers: int, seen: int) -> None:
 
 def request(offers: int, seen: int) -> None:
     """Send requests until the server has gone; then write the time. Never returns."""
-    lost = threading.Event()
-    path = LocalPath(lambda _: None, lambda _: lost.set(), lifespan_s=LIMIT_S)
+    lost, wake = threading.Event(), threading.Event()
+
+    def on_gone(_: bool) -> None:
+        lost.set()
+        wake.set()
+
+    path = LocalPath(lambda _: wake.set(), on_gone, lifespan_s=LIMIT_S)
     offer = decode(os.read(offers, 4096))
     if offer:
         path.use(offer)
     if not path.is_connected:
         report(seen, NEVER_MET)
     os.write(seen, MET)
+    # one in flight, as a robot has it
     while not lost.is_set():
+        wake.clear()
         path.send(REQUEST)
+        wake.wait(LATE_S)
     report(seen)
 
 

@@ -188,9 +188,9 @@ class LocalPath:
         try:
             connection.attach(offer.token)
         except BaseException:
-            # the server may be as it was: what ends here is not its doing
-            self.close()
-            connection.close()
+            # one that is in use carries other sessions, which go on
+            if connection is not self._connection:
+                connection.close()
             raise
         self._connection = connection
         # its server may have been killed meanwhile

@@ -236,6 +236,19 @@ def test_a_topic_without_a_session_has_no_client_and_an_old_token_is_refused():
         assert other.log == ['the local path of the server is not used: the session is over']
 
 
+def test_a_session_that_is_refused_leaves_those_of_others_their_connection():
+    with served() as (server, client):
+        over = server.endpoint.offer('/over/action_chunk')
+        server.endpoint.retain({TOPIC})
+        client.path.use(over)
+        assert client.log == ['the local path of the server is not used: the session is over']
+        assert client.path.send(b'request')
+        assert server.take() == b'request'
+        assert server.endpoint.send(TOPIC, b'chunk')
+        assert client.chunks.get(timeout=10) == b'chunk'
+        assert client.gone.empty()
+
+
 def test_one_connection_has_the_sessions_of_many():
     with served() as (server, client):
         client.path.use(server.endpoint.offer('/second/action_chunk'))
