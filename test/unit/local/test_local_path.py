@@ -51,7 +51,7 @@ class Server:
         self.drops: Counter[str] = Counter()
         self.endpoint = LocalEndpoint(access, self.requests.put, self._drop, folder)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self.endpoint.run, args=(self._stop,))
+        self._thread = threading.Thread(target=self.endpoint.run, args=(self._stop,), daemon=True)
         self._thread.start()
 
     def _drop(self, reason: str) -> None:
@@ -319,7 +319,9 @@ def test_a_server_of_another_host_is_no_news(address: str):
 
 
 def shrinkable() -> int:
-    return os.memfd_create('page', os.MFD_CLOEXEC)
+    descriptor = os.memfd_create('page', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, 4096)
+    return descriptor
 
 
 def sealed(size: int) -> int:
