@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 import queue
+import threading
 import time
 
 from msgspec.structs import replace
@@ -75,21 +76,21 @@ class TimedReply:
 
 
 class Inbox:
-    """The executor thread deposits, the main thread takes."""
+    """A thread of a link deposits, the main thread takes; `signal` may receive meanwhile."""
 
     def __init__(self, answer_s: float = ANSWER_TIMEOUT_S) -> None:
-        self._answer_s = answer_s
+        self._answer_s, self.signal = answer_s, threading.Event()
         self._queue: queue.SimpleQueue[TimedReply] = queue.SimpleQueue()
 
     def deposit(self, raw: bytes) -> None:
         self._queue.put(TimedReply(raw, time.monotonic_ns()))
+        self.signal.set()
 
     def take(self) -> TimedReply | None:
         """Wait for an answer; None when it did not come in time."""
-        try:
-            return self._queue.get(timeout=self._answer_s)
-        except queue.Empty:
-            return None
+        self.signal.wait(self._answer_s)
+        self.signal.clear()
+        return None if self._queue.empty() else self._queue.get_nowait()
 
     def clear(self) -> None:
         """Drop what came too late."""
@@ -120,8 +121,9 @@ class PolicyClient(SteadyClockNode):
         self.sessions = SessionClient(self, server, lifespan_s=lifespan_s)
         if uses_local:
             self.sessions.local = LocalPath(
-                self.chunks.deposit, lambda _: None, lifespan_s=lifespan_s
+                self.chunks.deposit, lambda _: None, lifespan_s=lifespan_s, callers_receive=True
             )
+            self.chunks.signal = self.sessions.local.signal()
         # chunks arrive as at the edge
         self._lane = DedicatedSubscription(
             self, ActionChunk, self.reply_topic, qos.ACTION_CHUNK, self.chunks.deposit

@@ -187,8 +187,11 @@ class ClientFacts:
         return default_s if timeout_s is None else checked_timeout(timeout_s)
 
 
-def make_connection(settings: ClientSettings) -> Connection:
-    """Return a connection, whose server need not be there. Raises WrongSettings."""
+def make_connection(settings: ClientSettings, *, callers_receive: bool = False) -> Connection:
+    """
+    Return a connection, whose server need not be there; see LocalPath for `callers_receive`. Raises
+    WrongSettings.
+    """
     make_link: LinkFactory
     if settings.keep_memory:
         keep_freed_memory()
@@ -209,10 +212,12 @@ def make_connection(settings: ClientSettings) -> Connection:
             link = ZenohLink(settings.zenoh)
         except UserError as error:
             raise WrongSettings(str(error), '') from None
-        make_path = (
-            partial(LocalPath, lifespan_s=settings.timeout_s) if settings.local_path else None
+        make_path = partial(
+            LocalPath, lifespan_s=settings.timeout_s, callers_receive=callers_receive
         )
-        make_link = partial(ZenohServerLink, link, settings.server, make_path)
+        make_link = partial(
+            ZenohServerLink, link, settings.server, make_path if settings.local_path else None
+        )
         close = link.close
     try:
         return Connection(settings, make_link, close)

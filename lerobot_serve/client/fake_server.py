@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+import threading
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,7 @@ class FakeLink:
     """The ServerLink to a FakeServer."""
 
     def __init__(self, server: FakeServer, callbacks: LinkCallbacks) -> None:
-        self._server, self.callbacks = server, callbacks
+        self._server, self.callbacks, self.signal = server, callbacks, threading.Event
         self.is_closed = False
 
     def is_available(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+import threading
 from typing import Protocol
 
 import zenoh
@@ -75,6 +76,9 @@ class ServerLink(Protocol):
     def wait_until_matched(self, timeout_s: float, /) -> bool:
         """Wait until the server reads what is sent; return False after the timeout."""
 
+    def signal(self) -> threading.Event:
+        """Return a signal for a thread that waits for a reply."""
+
     def encode(self, observation: Observation, /) -> Outgoing:
         """Return the bytes of a request, which is sent next or not at all. Raises Unencodable."""
 
@@ -120,6 +124,7 @@ class ZenohServerLink:
         self.close_session = self._client.close
         self.reset = self._client.reset
         self.encode = wire_observation.encode_parts
+        self.signal = self._client.local.signal
         self.reply_topic = partial(self._replies.topic, server)
 
     def send(self, raw: Outgoing) -> None:

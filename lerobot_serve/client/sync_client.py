@@ -45,7 +45,7 @@ class PolicyClient(ClientFacts, Closing):
                    each request of several images costs hundreds of page faults
         """
         settings = client_settings(server, **options)
-        connection = make_connection(settings)
+        connection = make_connection(settings, callers_receive=True)
         try:
             run_plan(connection.wait_for_server(settings.timeout_s, threading.Event()))
         except BaseException:
@@ -86,7 +86,7 @@ class PolicyClient(ClientFacts, Closing):
             client_id, lambda name: session_settings(info, name, limit_s, **asked)
         )
         try:
-            run_plan(session.open(limit_s, threading.Event()))
+            run_plan(session.open(limit_s, session.signal()))
         except BaseException:
             run_plan(session.close())
             raise
@@ -121,7 +121,7 @@ class PolicySession(SessionFacts, Closing):
         """
         observed = self._check(state, images, copy=self._keeps_history)
         limit_s = self._limit_s(timeout_s)
-        return run_plan(self._plans.predict(observed, task, limit_s, threading.Event()))
+        return run_plan(self._plans.predict(observed, task, limit_s, self._plans.signal()))
 
     def begin_episode(self, *, task: str | None = None, episode_id: str = '') -> str:
         """

@@ -2,13 +2,18 @@
 """
 The local path of a client to one server, inside a link that carries everything else.
 
-Any thread opens, sends and closes; the thread `local` of a connection delivers replies.
+Any thread opens, sends and closes. The thread `local` of a connection delivers replies; or, where
+a caller waits for each reply, that caller does, which spares a hand-over, and the thread waits for
+the end of the connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+import math
+import os
+import select
 import socket
 import threading
 import time
@@ -24,6 +29,8 @@ from lerobot_serve.local.offer import Offer, socket_address, take
 from lerobot_serve.local.pages import WrittenPage, WrittenPages
 
 CONNECT_TIMEOUT_S = 1.0
+# until a caller that waits takes the place of the one that received and has left
+TAKE_OVER_S = 0.05
 # gets whether a server that has gone was lost, which is to say killed, or said goodbye
 OnGone = Callable[[bool], None]
 MakePath = Callable[[Callable[[bytes], None], OnGone], 'LocalPath']
@@ -34,7 +41,7 @@ class NotAttached(Exception):
 
 
 class LocalConnection:
-    """A connection to one server. See the module for threads."""
+    """A connection to one server. See the module for threads; one at a time receives."""
 
     def __init__(
         self,
@@ -42,12 +49,16 @@ class LocalConnection:
         access: Access,
         on_chunk: Callable[[bytes], None],
         on_end: Callable[[LocalConnection, bool], None],
+        *,
+        callers_receive: bool = False,
     ) -> None:
         """`on_end` gets whether the server was lost. Raises OSError."""
         self.address, self._on_chunk, self._on_end = address, on_chunk, on_end
         self._pages, self._lock = WrittenPages(), threading.Lock()
-        self.is_closed = False
+        self.is_closed, self._is_lost = False, True
         self._answered, self._answer = threading.Event(), b''
+        # held by the one that receives, whose thread `_receiver` is
+        self._receiving, self._receiver = threading.Lock(), 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.settimeout(CONNECT_TIMEOUT_S)
@@ -55,16 +66,21 @@ class LocalConnection:
             if not access.is_allowed(self._socket):
                 raise PermissionError('the server belongs to another user')
             self._socket.settimeout(None)
+            self._wake_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         except BaseException:
             self._socket.close()
             raise
-        threading.Thread(target=self._run, name='local', daemon=True).start()
+        self._arrivals = select.poll()
+        for descriptor in (self._socket.fileno(), self._wake_up):
+            self._arrivals.register(descriptor, select.POLLIN)
+        run = self._watch if callers_receive else self._run
+        threading.Thread(target=run, name='local', daemon=True).start()
 
     def attach(self, token: bytes) -> None:
         """Have the replies of a session sent here. Raises OSError and NotAttached."""
         self._answered.clear()
         self._socket.send(frames.attach(token), socket.MSG_NOSIGNAL)
-        if not self._answered.wait(CONNECT_TIMEOUT_S):
+        if not self.wait(self._answered, CONNECT_TIMEOUT_S):
             raise NotAttached(f'the server did not answer within {CONNECT_TIMEOUT_S:g} s')
         if self.is_closed:
             raise NotAttached('the server has gone')
@@ -100,31 +116,76 @@ class LocalConnection:
             return False
         return True
 
+    def wait(self, signal: threading.Event, timeout_s: float) -> bool:
+        """Return whether a signal is set within the timeout; receive meanwhile, if nobody does."""
+        end_s = time.monotonic() + timeout_s
+        while not signal.is_set() and (left_s := end_s - time.monotonic()) > 0:
+            if self.is_closed:
+                threading.Event.wait(signal, left_s)
+            elif self._receiving.acquire(blocking=False):
+                try:
+                    self._receive(signal, left_s)
+                finally:
+                    self._receiver = 0
+                    self._receiving.release()
+            else:
+                threading.Event.wait(signal, min(left_s, TAKE_OVER_S))
+        return signal.is_set()
+
+    def _receive(self, signal: threading.Event, timeout_s: float) -> None:
+        """Wait for a frame, and process it; `wake` ends the wait."""
+        # before the look at the signal: whoever sets it then wakes this thread
+        self._receiver = threading.get_ident()
+        if signal.is_set():
+            return
+        for descriptor, _ in self._arrivals.poll(math.ceil(timeout_s * 1e3)):
+            if descriptor == self._wake_up:
+                os.eventfd_read(self._wake_up)
+            else:
+                self._process()
+
+    def wake(self) -> None:
+        """End the wait of another thread."""
+        if self._receiver not in (0, threading.get_ident()):
+            with self._lock:
+                if not self.is_closed:
+                    os.eventfd_write(self._wake_up, 1)
+
+    def _process(self) -> None:
+        """Process the next frame, or the end."""
+        try:
+            frame = self._socket.recv(frames.FRAME_BYTES_LIMIT)
+        except OSError:
+            frame = b''
+        if not frame:
+            self.is_closed = True
+        elif frame[0] == Frame.CHUNK:
+            self._on_chunk(frame[1:])
+        elif frame[0] == Frame.CLOSE:
+            self.is_closed, self._is_lost = True, False
+        else:
+            self._answer = frame
+            self._answered.set()
+
+    def _watch(self) -> None:
+        """Wait until either side closes, then process what is left."""
+        end = select.poll()
+        end.register(self._socket, 0)
+        end.poll()
+        self._run()
+
     def _run(self) -> None:
         """Deliver replies until either side closes."""
-        is_lost = True
-        while True:
-            try:
-                frame = self._socket.recv(frames.FRAME_BYTES_LIMIT)
-            except OSError:
-                frame = b''
-            if not frame:
-                break
-            if frame[0] == Frame.CHUNK:
-                self._on_chunk(frame[1:])
-            elif frame[0] == Frame.CLOSE:
-                is_lost = False
-                break
-            else:
-                self._answer = frame
-                self._answered.set()
-        # first: a busy sender would keep the lock from this thread
-        self.is_closed = True
-        with self._lock:
-            self._pages.close()
-            self._socket.close()
+        with self._receiving:
+            while not self.is_closed:
+                self._process()
+            # a busy sender would keep the lock from this thread, unless it knows first
+            with self._lock:
+                self._pages.close()
+                self._socket.close()
+                os.close(self._wake_up)
         self._answered.set()
-        self._on_end(self, is_lost)
+        self._on_end(self, self._is_lost)
 
     def close(self) -> None:
         """End the thread, which closes the rest."""
@@ -147,10 +208,14 @@ class LocalPath:
         lifespan_s: float,
         access: Access = SAME_USER,
         log: Callable[[str], object] = lambda _: None,
+        callers_receive: bool = False,
     ) -> None:
-        """A server does not begin on a request that is older than `lifespan_s`."""
+        """
+        A server does not begin on a request that is older than `lifespan_s`. `callers_receive`:
+        those that wait for a `signal` do; nobody else delivers replies.
+        """
         self._on_chunk, self._on_gone, self._lifespan_s = on_chunk, on_gone, lifespan_s
-        self._access, self._log = access, log
+        self._access, self._log, self._callers_receive = access, log, callers_receive
         self._connection: LocalConnection | None = None
         self._opening, self._changing = threading.Lock(), threading.Lock()
 
@@ -184,7 +249,13 @@ class LocalPath:
         connection = self._connection
         if connection is None or connection.address != offer.address:
             self.close()
-            connection = LocalConnection(offer.address, self._access, self._on_chunk, self._on_end)
+            connection = LocalConnection(
+                offer.address,
+                self._access,
+                self._on_chunk,
+                self._on_end,
+                callers_receive=self._callers_receive,
+            )
         try:
             connection.attach(offer.token)
         except BaseException:
@@ -210,11 +281,44 @@ class LocalPath:
         connection = self._connection
         return connection is not None and connection.send(raw, self._lifespan_s)
 
+    def signal(self) -> threading.Event:
+        """Return a signal whose `wait` receives replies, where callers do."""
+        return ReceivingSignal(self) if self._callers_receive else threading.Event()
+
+    def wait(self, signal: threading.Event, timeout_s: float) -> bool:
+        """Return whether a signal is set within the timeout; receive meanwhile."""
+        connection = self._connection
+        if connection is None:
+            return threading.Event.wait(signal, timeout_s)
+        return connection.wait(signal, timeout_s)
+
+    def wake(self) -> None:
+        """End the wait of another thread, which receives; its signal is set."""
+        connection = self._connection
+        if connection:
+            connection.wake()
+
     def close(self) -> None:
         """End the connection."""
         connection, self._connection = self._connection, None
         if connection:
             connection.close()
+
+
+class ReceivingSignal(threading.Event):
+    """The signal of a caller that receives while it waits. Any thread sets it."""
+
+    def __init__(self, path: LocalPath) -> None:
+        super().__init__()
+        self._path = path
+
+    def set(self) -> None:
+        super().set()
+        self._path.wake()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return whether it is set within the timeout [s]; without one, wait as Event does."""
+        return super().wait() if timeout is None else self._path.wait(self, timeout)
 
 
 class NoPath(LocalPath):

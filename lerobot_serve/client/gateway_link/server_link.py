@@ -99,6 +99,7 @@ class GatewayServerLink:
         """Raises WrongSettings for a client id that a gateway does not take."""
         self._channel, self._callbacks = channel, callbacks
         self._metadata = channel.metadata(caller_name(client_id, CLIENT_PREFIX))
+        self.signal = threading.Event
         self._lock = threading.Lock()
         self._call: PredictionCall | None = None
         # the first reply of a stream; None where it ended before

@@ -62,6 +62,7 @@ class SessionPlans:
         self.is_released = False
         self._clock, self._ending = clock, threading.Lock()
         self._link, self._release = make_link(LinkCallbacks(self._on_message, self._on_presence))
+        self.signal = self._link.signal
 
     # threads of the link
 

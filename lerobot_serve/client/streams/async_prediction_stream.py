@@ -20,7 +20,7 @@ class AsyncPredictionStream(Stream, AsyncClosing, AsyncIterator[Prediction]):
     def __init__(
         self, plans: SessionPlans, check: ObservationCheck, runner: PlanRunner, timeout_s: float
     ) -> None:
-        super().__init__(plans, check, runner.signal, timeout_s)
+        super().__init__(plans, check, runner.signal, runner.signal(), timeout_s)
         self._runner = runner
         self._worker = asyncio.get_running_loop().create_task(runner.run(self._requesting()))
 

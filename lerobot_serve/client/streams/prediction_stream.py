@@ -22,7 +22,7 @@ class PredictionStream(Stream, Closing, Iterator[Prediction]):
     """
 
     def __init__(self, plans: SessionPlans, check: ObservationCheck, timeout_s: float) -> None:
-        super().__init__(plans, check, threading.Event, timeout_s)
+        super().__init__(plans, check, threading.Event, plans.signal(), timeout_s)
         self._worker = threading.Thread(
             target=lambda: run_plan(self._requesting()), name='prediction_stream', daemon=True
         )

@@ -33,11 +33,12 @@ class Stream:
         plans: SessionPlans,
         check: ObservationCheck,
         make_signal: Callable[[], Waker],
+        request_signal: Waker,
         timeout_s: float,
     ) -> None:
         self._plans, self._check, self._timeout_s = plans, check, timeout_s
         # of the one that requests, of its request, and of the one that reads
-        self._to_worker, self._signal, self._to_user = make_signal(), make_signal(), make_signal()
+        self._to_worker, self._signal, self._to_user = make_signal(), request_signal, make_signal()
         self._lock = threading.Lock()
         # an observation that wants a chunk, and its task, None for that of the episode
         self._wanted: tuple[Observed, str | None] | None = None

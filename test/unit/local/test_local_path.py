@@ -7,7 +7,7 @@ replies, versions, and peers that do not keep to it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 import errno
 import fcntl
@@ -68,7 +68,9 @@ class Server:
 
 
 class Client:
-    """A path with what it receives."""
+    """A path with what it receives: in its own thread, or while `chunk` waits."""
+
+    callers_receive = False
 
     def __init__(self, lifespan_s: float = LIFESPAN_S, access: Access = Access()) -> None:  # noqa: B008
         self.chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -76,12 +78,31 @@ class Client:
         self.gone: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.log: list[str] = []
         self.path = LocalPath(
-            self.chunks.put,
+            self._on_chunk,
             self.gone.put,
             lifespan_s=lifespan_s,
             access=access,
             log=self.log.append,
+            callers_receive=self.callers_receive,
         )
+        self.signal = self.path.signal()
+
+    def _on_chunk(self, raw: bytes) -> None:
+        self.chunks.put(raw)
+        self.signal.set()
+
+    def chunk(self) -> bytes:
+        """Return the next reply."""
+        while self.chunks.empty():
+            assert self.signal.wait(10)
+            self.signal.clear()
+        return self.chunks.get_nowait()
+
+
+@pytest.fixture(params=['thread', 'caller'], autouse=True)
+def receiver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who receives replies at the client."""
+    monkeypatch.setattr(Client, 'callers_receive', request.param == 'caller')
 
 
 @contextmanager
@@ -121,7 +142,7 @@ def test_a_request_and_its_reply_pass():
         request = server.take()
         assert bytes(request) == b'observation'
         assert server.endpoint.send(TOPIC, b'chunk')
-        assert client.chunks.get(timeout=10) == b'chunk'
+        assert client.chunk() == b'chunk'
 
 
 def test_requests_keep_their_order_and_content_at_every_size():
@@ -245,7 +266,7 @@ def test_a_session_that_is_refused_leaves_those_of_others_their_connection():
         assert client.path.send(b'request')
         assert server.take() == b'request'
         assert server.endpoint.send(TOPIC, b'chunk')
-        assert client.chunks.get(timeout=10) == b'chunk'
+        assert client.chunk() == b'chunk'
         assert client.gone.empty()
 
 
@@ -254,7 +275,62 @@ def test_one_connection_has_the_sessions_of_many():
         client.path.use(server.endpoint.offer('/second/action_chunk'))
         assert server.endpoint.send(TOPIC, b'1')
         assert server.endpoint.send('/second/action_chunk', b'2')
-        assert [client.chunks.get(timeout=10) for _ in range(2)] == [b'1', b'2']
+        assert [client.chunk() for _ in range(2)] == [b'1', b'2']
+
+
+def in_thread(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_signal_that_another_thread_sets_ends_the_wait_of_the_one_that_receives():
+    with served() as (_, client):
+        for _ in range(200):
+            client.signal.clear()
+            setter = in_thread(client.signal.set)
+            assert client.signal.wait(10)
+            setter.join()
+        client.signal.clear()
+        assert not client.signal.wait(0.01)
+
+
+def test_of_several_that_wait_each_is_served_whoever_receives():
+    with served() as (server, client):
+        results: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        signals = [client.path.signal() for _ in range(3)]
+        waiting = [in_thread(lambda each=each: results.put(each.wait(10))) for each in signals]
+        for signal in signals:
+            assert server.endpoint.send(TOPIC, b'chunk')
+            assert client.chunk() == b'chunk'
+            signal.set()
+        for thread in waiting:
+            thread.join(10)
+        assert [results.get(timeout=10) for _ in signals] == [True] * 3
+        # one that receives leaves: another takes its place
+        leaving = in_thread(lambda: client.path.signal().wait(0.2))
+        assert server.endpoint.send(TOPIC, b'last')
+        assert client.chunk() == b'last'
+        leaving.join(10)
+
+
+def test_the_end_of_the_server_is_seen_by_one_that_waits_and_by_one_that_does_not():
+    for is_waiting in (False, True):
+        server, client = Server(), Client()
+        client.path.use(server.endpoint.offer(TOPIC))
+        connection = client.path._connection
+        waiting = in_thread(lambda: client.signal.wait(10)) if is_waiting else None
+        # a reply that nobody has taken yet comes first
+        assert server.endpoint.send(TOPIC, b'chunk')
+        server.close()
+        assert client.gone.get(timeout=10) is False
+        assert client.chunks.get(timeout=10) == b'chunk'
+        client.signal.set()
+        if waiting:
+            waiting.join(10)
+            assert not waiting.is_alive()
+        with pytest.raises(OSError, match='Bad file descriptor'):
+            os.eventfd_write(connection._wake_up, 1)
 
 
 def test_a_client_that_comes_back_takes_the_replies_over():
@@ -263,7 +339,7 @@ def test_a_client_that_comes_back_takes_the_replies_over():
         after.path.use(server.endpoint.offer(TOPIC))
         before.path.close()
         assert server.endpoint.send(TOPIC, b'chunk')
-        assert after.chunks.get(timeout=10) == b'chunk'
+        assert after.chunk() == b'chunk'
         wait_until(lambda: len(server.endpoint._selector.get_map()) == 3, 'the end of one')
         assert server.endpoint.has_client(TOPIC)
         after.path.close()
@@ -451,7 +527,7 @@ def test_random_frames_end_their_connection_alone():
         assert client.path.send(b'request')
         assert server.take() == b'request'
         assert server.endpoint.send(TOPIC, b'chunk')
-        assert client.chunks.get(timeout=10) == b'chunk'
+        assert client.chunk() == b'chunk'
 
 
 def test_a_client_without_a_descriptor_left_is_turned_away():
