@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from lerobot_serve.arrays import is_finite
 from lerobot_serve.cage.description import ActionLimit, Interlock
 from lerobot_serve.cage.interlocks import InterlockRule, Interlocks
 from lerobot_serve.cage.limits import MotionLimits
@@ -262,7 +263,7 @@ class Cage:
         allow_return: bool,
     ) -> JointValues:
         command = self.limits.nearest(target, last, measured, allow_return=allow_return)
-        if not np.isfinite(command).all():
+        if not is_finite(command):
             raise ArithmeticError('command not finite')
         return command
 

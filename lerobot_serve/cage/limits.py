@@ -30,6 +30,7 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from lerobot_serve.arrays import is_finite
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.cage.result import is_numeric_array, JointValues, LastCommand
 
@@ -96,7 +97,8 @@ class MotionLimits:
             isinstance(last, LastCommand)
             and self.is_action(last.position)
             and self.is_action(last.velocity)
-            and bool(np.isfinite(last.position).all() and np.isfinite(last.velocity).all())
+            and is_finite(last.position)
+            and is_finite(last.velocity)
         )
 
     def start(self, measured: JointValues | None) -> LastCommand | None:
@@ -110,7 +112,7 @@ class MotionLimits:
         if not self.is_action(measured):
             return None
         position = np.where(self.is_velocity, self.rest, measured)
-        known = np.isfinite(position).all()
+        known = is_finite(position)
         return LastCommand(position, np.zeros(self.rest.shape)) if known else None
 
     def unmeasured(self, measured: JointValues | None) -> str:

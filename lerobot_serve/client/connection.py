@@ -189,8 +189,8 @@ class ClientFacts:
 
 def make_connection(settings: ClientSettings, *, callers_receive: bool = False) -> Connection:
     """
-    Return a connection, whose server need not be there; see LocalPath for `callers_receive`. Raises
-    WrongSettings.
+    Return a connection, whose server need not be there. Raises WrongSettings. `callers_receive` is
+    that of LocalPath.
     """
     make_link: LinkFactory
     if settings.keep_memory:

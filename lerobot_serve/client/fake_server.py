@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 import threading
 from typing import Any
 
+from msgspec.structs import replace
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
@@ -118,7 +118,7 @@ class FakeServer:
             queue_wait_ms=1.0,
             inference_ms=2.0,
         )
-        self.deliver(asked.client_id, wire_chunk.encode(replace(chunk, **changes)))  # type: ignore[arg-type]
+        self.deliver(asked.client_id, wire_chunk.encode(replace(chunk, **changes)))
 
     def deliver(self, client_id: str, raw: bytes) -> None:
         """Send bytes to a client."""

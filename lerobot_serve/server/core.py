@@ -8,9 +8,11 @@ Comments group the methods by thread. Configuring the node creates it, cleaning 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import time
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path.chunk import Chunk, retry_after

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lerobot_serve.arrays import Float64Array, FloatArray
+from lerobot_serve.arrays import Float64Array, FloatArray, is_finite
 
 JOINT_NAMES = (
     'shoulder_pan',
@@ -94,7 +94,7 @@ class Arm:
         self._positions = np.clip(moved, LOW_RAD, HIGH_RAD)
 
     def _set_target(self, command: Float64Array) -> None:
-        if command.shape != self._target.shape or not np.isfinite(command).all():
+        if command.shape != self._target.shape or not is_finite(command):
             self.refused_commands += 1
             return
         self._target = np.clip(command, LOW_RAD, HIGH_RAD)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 import contextlib
-from dataclasses import replace
 from queue import SimpleQueue
 import threading
 from typing import Any
 
 from google.protobuf.message import DecodeError
 import grpc
+from msgspec.structs import replace
 
 from lerobot_serve.client.gateway_address import caller_name
 from lerobot_serve.client.gateway_link import messages

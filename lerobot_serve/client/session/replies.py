@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from lerobot_serve.arrays import is_finite
 from lerobot_serve.client.errors import (
     NotFinite,
     PolicyClientError,
@@ -65,7 +64,7 @@ def prediction_of(
             f'the chunk has the shape {actions.shape}, {len(names)} actions were agreed',
             SAME_VERSION,
         )
-    if not np.isfinite(actions).all():
+    if not is_finite(actions):
         raise NotFinite('the chunk holds NaN or infinity', 'check the policy')
     return Prediction(
         # the decoded array is a view that cannot be written

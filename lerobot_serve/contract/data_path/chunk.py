@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 import struct
 from typing import Any, NamedTuple
+
+from msgspec import field, Struct
 
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part
@@ -36,8 +37,7 @@ SECONDS = struct.Struct('<d')
 RETRY_AFTER_LIMIT_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
+class Chunk(Struct, frozen=True, eq=False):
     """One reply. Actions are rows x columns; both are empty unless `status` is OK."""
 
     header: Header

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 import struct
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part, Raw, START
 from lerobot_serve.contract.errors import Malformed
@@ -17,8 +18,7 @@ HEADER_LAYOUT = struct.Struct('<QqIIHBB')
 FLAGS_AT = START + HEADER_LAYOUT.size - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """The fields of RequestHeader.msg."""
 
     seq: int

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 import struct
 from typing import Any
 
+from msgspec import Struct
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
@@ -31,8 +31,7 @@ NO_ACTIONS = np.zeros((0, 0), np.float32)
 NO_ACTIONS_PART = bytes(12)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Image:
+class Image(Struct, frozen=True, eq=False):
     """The fields of CameraImage.msg; `data` is any buffer of bytes."""
 
     name: str

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 import struct
+
+from msgspec import field, Struct
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part, Parts, Raw
@@ -38,8 +39,7 @@ from lerobot_serve.contract.schema import MsgType
 PROGRESS = struct.Struct('<IfI')
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Observation:
+class Observation(Struct, frozen=True, eq=False):
     """One request; `state` has observation_steps rows, oldest first."""
 
     header: Header

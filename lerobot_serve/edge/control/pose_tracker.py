@@ -24,7 +24,7 @@ from collections import Counter
 
 import numpy as np
 
-from lerobot_serve.arrays import Float64Array
+from lerobot_serve.arrays import Float64Array, is_finite
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.cage.result import LastCommand
 from lerobot_serve.cage.start_position import StartPosition
@@ -190,4 +190,4 @@ class PoseTracker:
 
 
 def _is_measured(state: RobotState) -> bool:
-    return state.measured is not None and bool(np.isfinite(state.measured).all())
+    return state.measured is not None and is_finite(state.measured)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
+from msgspec.structs import replace
 import numpy as np
 
 from lerobot_serve.arrays import FrameArray

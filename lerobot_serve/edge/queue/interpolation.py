@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lerobot_serve.arrays import Float64Array
+from lerobot_serve.arrays import Float64Array, is_finite
 
 
 class Interpolator:
@@ -60,7 +60,7 @@ class Interpolator:
         start, end = self._start, self._end
         if start is None or end is None or not self._steps_left:
             return end
-        if not (np.isfinite(start).all() and np.isfinite(end).all()):
+        if not (is_finite(start) and is_finite(end)):
             return end
         # weighted rather than start + part * (end - start), which can overflow
         left, total = self._steps_left, self._multiplier

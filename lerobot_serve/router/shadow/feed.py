@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 import queue
 import threading
@@ -223,7 +222,7 @@ class ShadowFeed(RequestObserver):
             self._drop('second_draw_no_session')
             return
         try:
-            observation = replace(wire_observation.decode(raw), client_id=name)
+            observation = structs.replace(wire_observation.decode(raw), client_id=name)
             client.send(wire_observation.encode(observation))
         except (Malformed, Unencodable):
             self._drop('second_draw_unencodable')

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field, replace
 import threading
 import time
 from typing import Any, TypeVar
+
+from msgspec import field, Struct
+from msgspec.structs import replace
 
 from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path.chunk import Chunk
@@ -28,15 +30,13 @@ Clock = Callable[[], int]
 Job = tuple[Callable[[], Any], Future[Any]]
 
 
-@dataclass(slots=True, eq=False)
-class DecodedRequest:
+class DecodedRequest(Struct, eq=False):
     """The decoded observation, None until the worker has decoded it; for the trace."""
 
     observation: Observation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedRequest:
+class QueuedRequest(Struct, frozen=True, eq=False):
     """
     One request as it arrived. `runs_dry_ns` is when its client runs out of actions, by this
     server's clock; `on_reply` receives the reply instead of the session's reply topic. The queue
@@ -51,7 +51,7 @@ class QueuedRequest:
     queued_ns: int = 0
     superseded: int = 0
     on_reply: Callable[[Chunk], None] | None = None
-    decoded: DecodedRequest = field(default_factory=DecodedRequest, compare=False)
+    decoded: DecodedRequest = field(default_factory=DecodedRequest)
 
     def deliver(self, chunk: Chunk) -> bool:
         """Pass a reply to `on_reply`, if there is one; return False if that fails."""

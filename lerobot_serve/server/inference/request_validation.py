@@ -9,7 +9,7 @@ import hashlib
 
 import numpy as np
 
-from lerobot_serve.arrays import Float32Array, FrameArray
+from lerobot_serve.arrays import Float32Array, FrameArray, is_finite
 from lerobot_serve.contract.data_path.message_parts import Image, NO_ACTIONS
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Malformed
@@ -86,7 +86,7 @@ def check_state(state: Float32Array, description: PolicyDescription) -> None:
             f'state must be {expected[0]} observations of {expected[1]} values, got '
             f'{state.shape[0]} of {state.shape[1]}',
         )
-    if not np.isfinite(state).all():
+    if not is_finite(state):
         rows, columns = np.nonzero(~np.isfinite(state))
         raise Malformed(
             'not_finite',
@@ -113,7 +113,7 @@ def check_prefix(prefix: Float32Array, description: PolicyDescription) -> None:
         raise Malformed(
             'wrong_shape', f'a prefix may have {description.chunk_size} rows, got {len(prefix)}'
         )
-    if not np.isfinite(prefix).all():
+    if not is_finite(prefix):
         raise Malformed('not_finite', 'the prefix holds NaN or infinity')
 
 

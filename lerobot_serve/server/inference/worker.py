@@ -8,12 +8,13 @@ An invalid request fails alone, without the other requests of its batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 import time
+from typing import NamedTuple
 
+from msgspec import Struct
 import numpy as np
 
-from lerobot_serve.arrays import Float32Array
+from lerobot_serve.arrays import Float32Array, is_finite
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.observation import Observation
@@ -48,8 +49,7 @@ class InferenceFailed(Exception):
         self.status = status
 
 
-@dataclass(slots=True)
-class InferenceTask:
+class InferenceTask(Struct, eq=False):
     """One decoded request of a batch."""
 
     queued: QueuedRequest
@@ -58,8 +58,7 @@ class InferenceTask:
     prefix_ignored: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BatchTimes:
+class BatchTimes(NamedTuple):
     """The times of a batch: begun, decoded, done."""
 
     begin_ns: int
@@ -305,7 +304,7 @@ def checked_prediction(
         if chunk.ndim != 2 or chunk.shape[1] != columns or not len(chunk):
             text = f'the {name} chunk must be rows x {columns} actions, got {chunk.shape}'
             return InferenceFailed(Status.POLICY_ERROR, text)
-        if not np.isfinite(chunk).all():
+        if not is_finite(chunk):
             return InferenceFailed(Status.NOT_FINITE, f'the {name} chunk holds NaN or infinity')
     if len(model) != len(robot):
         text = f'the model chunk has {len(model)} rows, the robot chunk {len(robot)}'

@@ -9,11 +9,13 @@ pauses capturing, never the server.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 import threading
 import time
+
+from msgspec.structs import replace
 
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.schema import Status

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 import queue
 from typing import Any
 
+from msgspec.structs import replace
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array
