@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Many robots ask one server twice a second: this package's, over ROS 2 and over Zenoh, and its
-peers', in turn.
+Many robots ask one server twice a second: this package's, over ROS 2, over Zenoh and on the local
+path, and its peers', in turn.
 
 All servers are there all the time, each a process of its own; whose robots ask changes every few
 seconds. The robots of one kind are one process, and send pictures that were packed beforehand:
-this package's as threads of the benchmark, over Zenoh with a connection each; openpi's as tasks of
-one asyncio loop with a connection each. LeRobot's are its own robot clients, each with threads of
-its own, and pack each request when they send it.
+this package's as threads of the benchmark, over Zenoh and on the local path with a connection
+each; openpi's as tasks of one asyncio loop with a connection each. LeRobot's are its own robot
+clients, each with threads of its own, and pack each request when they send it.
 Every robot has one request in flight; what takes longer than 5 s is lost.
 """
 
@@ -42,7 +42,7 @@ BLOCKS, SECONDS_A_ROUND, LEAST_S, WARM_UP_S = 4, 0.025, 1.0, 1.0
 PEERS = {comparison.LEROBOT: 'lerobot', comparison.OPENPI: 'openpi'}
 # its server holds one; what becomes of a few says what becomes of more
 LEROBOT_MOST = 8
-SERVER_OVER_ZENOH = f'{SERVER}_zenoh'
+SERVER_OVER_ZENOH, LOCAL_SERVER = f'{SERVER}_zenoh', f'{SERVER}_local'
 JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
 PARAMETERS = {
     'rate_hz': RATE_HZ,
@@ -51,7 +51,7 @@ PARAMETERS = {
     'blocks': BLOCKS,
     'seconds_a_block': f'{SECONDS_A_ROUND:g} x rounds',
     'warm_up_s': WARM_UP_S,
-    'order': 'this package, the same over Zenoh, LeRobot, openpi, and again',
+    'order': 'this package, the same over Zenoh, on the local path, LeRobot, openpi, and again',
 }
 
 
@@ -85,17 +85,21 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     with contextlib.ExitStack() as stack:
         runtime = NodeRuntime([])
         stack.callback(runtime.close)
-        (endpoint,) = free_endpoints(1)
+        endpoint, beside_local = free_endpoints(2)
         # each robot has a topic of its own
         swarm = LoadGenerator(runtime, topics=max(COUNTS))
         over_zenoh = LoadGenerator(runtime, (SERVER_OVER_ZENOH,), endpoints=(endpoint,))
-        runtime.add(swarm)
-        runtime.add(over_zenoh)
+        local = LoadGenerator(runtime, (LOCAL_SERVER,), endpoints=(beside_local,), uses_local=True)
+        for robots in (swarm, over_zenoh, local):
+            runtime.add(robots)
         runtime.spin_in_background()
         kinds = {
             fleet_results.OURS: own_fleet(stack, swarm, SERVER, folder),
             fleet_results.ZENOH: own_fleet(
                 stack, over_zenoh, SERVER_OVER_ZENOH, folder, **listen(endpoint)
+            ),
+            fleet_results.LOCAL: own_fleet(
+                stack, local, LOCAL_SERVER, folder, **listen(beside_local)
             ),
         }
         peers, left_out = start_peers(stack, PEERS, 'robots', folder)

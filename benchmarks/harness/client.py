@@ -143,8 +143,8 @@ class PolicyClient(SteadyClockNode):
 class ZenohConnection:
     """
     A robot's connection to one policy server or router over Zenoh; `close` ends it. `name` is also
-    the client id. A thread of Zenoh calls `on_chunk`. A robot on a machine of its own has no
-    `shared_memory` with the server.
+    the client id. A thread of Zenoh calls `on_chunk`, or with `uses_local` one of the local path.
+    A robot on a machine of its own has no `shared_memory` with the server.
     """
 
     def __init__(
@@ -155,10 +155,13 @@ class ZenohConnection:
         on_chunk: Callable[[bytes], None],
         *,
         shared_memory: bool = True,
+        uses_local: bool = False,
     ) -> None:
         self.server = server
         self._link = ZenohLink(ZenohSettings(connect=(endpoint,), shared_memory=shared_memory))
         self.sessions = ZenohSessionClient(self._link, server, Role.ROBOT, name, lambda _: None)
+        if uses_local:
+            self.sessions.local = LocalPath(on_chunk, lambda _: None, lifespan_s=LIFESPAN_S)
         self._replies = ZenohReplies(
             self._link,
             {server: self.sessions.keys},

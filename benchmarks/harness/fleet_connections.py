@@ -118,7 +118,7 @@ class SpreadFleetConnections:
 
 
 class ZenohFleetConnections:
-    """A connection for each robot; threads of Zenoh receive."""
+    """A connection for each robot; threads of Zenoh, or of their local paths, receive."""
 
     def __init__(
         self,
@@ -127,15 +127,21 @@ class ZenohFleetConnections:
         on_chunk: Callable[[bytes], None],
         *,
         shared_memory: bool = True,
+        uses_local: bool = False,
     ) -> None:
         self._endpoint, self._server, self._on_chunk = endpoint, server, on_chunk
-        self._shared_memory = shared_memory
+        self._shared_memory, self._uses_local = shared_memory, uses_local
         self._robots: dict[str, ZenohConnection] = {}
 
     def open(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         name = session_request.client_id
         robot = ZenohConnection(
-            self._endpoint, name, self._server, self._on_chunk, shared_memory=self._shared_memory
+            self._endpoint,
+            name,
+            self._server,
+            self._on_chunk,
+            shared_memory=self._shared_memory,
+            uses_local=self._uses_local,
         )
         self._robots[name] = robot
         mine = robot.session_request_for(session_request)

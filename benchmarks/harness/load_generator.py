@@ -11,12 +11,13 @@ thread opens, begins, waits and reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 import struct
 import sys
 import threading
 import time
 
+from msgspec.structs import replace
 import numpy as np
 
 from benchmarks.harness.client import SERVER
@@ -108,16 +109,22 @@ class LoadGenerator(SteadyClockNode):
         endpoints: Sequence[str] = (),
         *,
         shared_memory: bool = True,
+        uses_local: bool = False,
     ) -> None:
         """
         Each robot asks one of the servers or routers, in turn. Those of one listen on so many
         reply topics, in turn; with `endpoints`, one for each server, they reach it over Zenoh,
-        without `shared_memory` as from machines of their own.
+        without `shared_memory` as from machines of their own, with `uses_local` on the local path.
         """
-        super().__init__('swarm_zenoh' if endpoints else 'swarm', context=runtime.context)
+        name = 'swarm_local' if uses_local else 'swarm_zenoh' if endpoints else 'swarm'
+        super().__init__(name, context=runtime.context)
         connections: list[FleetConnections] = [
             ZenohFleetConnections(
-                endpoints[number], server, self._on_chunk, shared_memory=shared_memory
+                endpoints[number],
+                server,
+                self._on_chunk,
+                shared_memory=shared_memory,
+                uses_local=uses_local,
             )
             if endpoints
             else RosFleetConnections(self, runtime, server, topics, self._on_chunk)

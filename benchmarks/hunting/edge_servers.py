@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from random import Random
 
+from msgspec.structs import replace
 import numpy as np
 
 from benchmarks.hunting.edge_invariants import ChunkRow, EdgeInvariants, MARK

@@ -23,12 +23,12 @@ def without_peers(monkeypatch):
 
 
 @pytest.mark.slow
-def test_many_robots_ask_over_ros_and_over_zenoh(monkeypatch, tmp_path):
+def test_many_robots_ask_in_each_way(monkeypatch, tmp_path):
     short = {'COUNTS': (ROBOTS,), 'BLOCKS': 1, 'LEAST_S': 0.5, 'WARM_UP_S': 0.1, 'SIZE': SMALL}
     for name, value in short.items():
         monkeypatch.setattr(many_robots, name, value)
     cases = {case.name: case for case in many_robots.measure(1, tmp_path)}
-    for who in (fleet_results.OURS, fleet_results.ZENOH):
+    for who in fleet_results.OWN:
         case = cases[fleet_results.case_name(ROBOTS, who)]
         assert case.counts['answered'] == case.counts['sent'] == ROBOTS
         assert case.goals['every chunk comes']

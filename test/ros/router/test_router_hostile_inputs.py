@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 import os
 import random
 
@@ -13,6 +12,7 @@ import pytest
 from rclpy.duration import Duration
 from support.nodes.router_manager import Manager
 from support.nodes.router_rig import LIMIT_S, ROUTER
+from support.replacing import replace
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import queue
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from std_msgs.msg import Float64MultiArray
 from support.nodes.predict_chunk_rig import message_from_observation
 from support.nodes.small_client import SmallClient
+from support.replacing import replace
 
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.message_parts import Image

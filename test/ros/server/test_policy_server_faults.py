@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from support.replacing import replace
 
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.schema import Status

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 import heapq
 from itertools import count
 import threading
@@ -36,6 +35,7 @@ from lerobot_serve.edge.session.transport.fake_transport import (
     FakeTransport,
     reply_bytes,
 )
+from support.replacing import replace
 
 WAIT_S = 10.0
 MS = 1_000_000

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import structs
@@ -27,6 +27,7 @@ from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterUpstream
+from support.replacing import replace
 
 NAMES = ('a.pos', 'b.pos')
 CAMERA = CameraSpec('observation.images.front', 24, 32)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -28,6 +27,7 @@ from lerobot_serve.gateway.lerobot_async.door import LeRobotDoor
 from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
 from lerobot_serve.peer_formats import lerobot_messages as protobuf
 from support.gateway.gateway_rig import DoorRig
+from support.replacing import replace
 
 JOINTS = ('joint_1.pos', 'joint_2.pos', 'gripper.pos')
 SHAPE = (48, 64, 3)

@@ -7,7 +7,6 @@ It is killed at any moment and started again from what is on the disk. One threa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from lerobot_serve.contract import records
@@ -28,6 +27,7 @@ from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve_interfaces.msg import CanaryState, RouterState
 from support.night.clock import NightClock
 from support.night.servers import NightServer
+from support.replacing import replace
 from support.router.contexts import make_context
 from support.router.recording_transport import RecordingTransport
 from support.router.runtime_rig import Replicas

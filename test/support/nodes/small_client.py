@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 import queue
 import time
@@ -32,6 +31,7 @@ from lerobot_serve.zenoh.replies import ZenohReplies
 from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve_interfaces.msg import ActionChunk
 from support.contract.session_request import session_request
+from support.replacing import replace
 
 # of a request, and of the same one again
 ANSWER_LIMITS_S = 10.0, 20.0

@@ -9,7 +9,6 @@ outside fails the test when it is called under the dispatcher's lock.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 
@@ -36,6 +35,7 @@ from lerobot_serve.router.replicas.slot import Slot, SlotDrain
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
 from support.contract.session_request import session_request
+from support.replacing import replace
 from support.router.recording_transport import RecordingTransport
 
 MS, SECOND = 1_000_000, 1_000_000_000

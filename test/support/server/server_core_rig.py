@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from msgspec import structs
 
@@ -17,6 +16,7 @@ from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQ
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
+from support.replacing import replace
 from support.server.session_rig import RULES
 from support.server.worker_rig import ASK as BARE_ASK
 from support.server.worker_rig import bench, FRONT, HEADER, OBSERVATION

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from msgspec import structs
 
 from lerobot_serve.contract.names import ros_token
@@ -13,6 +11,7 @@ from lerobot_serve.policies.base import PolicyCamera
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.server.sessions.session_table import SessionTable
 from support.contract.session_request import session_request
+from support.replacing import replace
 from support.server.fake_policy import FAKE_DESCRIPTION, JOINTS
 
 FRONT = 'observation.images.front'

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from lerobot_serve.server.observability.server_statistics import ServerStatistic
 from lerobot_serve.server.observability.trace_recorder import make_trace_recorder
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.trace.format.records import fields_of
+from support.replacing import replace
 from support.server.worker_rig import JPEG, RAW
 from support.tools.replay_rig import request, SHAPE
 from support.tools.trace_rig import header, Trace

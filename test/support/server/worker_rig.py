@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 
 from msgspec import structs
@@ -23,6 +22,7 @@ from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.sessions.session_table import Session
 from support.contract.session_request import session_request
+from support.replacing import replace
 from support.server.fake_policy import FakePolicy, JOINTS
 
 FRONT = 'observation.images.front'

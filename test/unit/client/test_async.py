@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
 from support.gateway.gateway_rig import until
+from support.replacing import replace
 
 from lerobot_serve.client import (
     AsyncPolicyClient,

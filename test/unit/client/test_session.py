@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.replacing import replace
 from support.threads import in_thread
 from support.waiting import wait_until
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import nan
 import struct
 import tracemalloc
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 from support.contract.wire_examples import an_observation, content, observations, patient, uint
+from support.replacing import replace
 
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.execution_report import (

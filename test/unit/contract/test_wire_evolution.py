@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +18,7 @@ from support.contract.wire_examples import (
     observations,
     patient,
 )
+from support.replacing import replace
 
 from lerobot_serve.contract import codec, records
 from lerobot_serve.contract.data_path import chunk as wire_chunk

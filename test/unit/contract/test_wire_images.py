@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import threading
 import tracemalloc
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 from support.contract.wire_examples import an_observation, frame, PICTURE, SMOOTH
+from support.replacing import replace
 
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path import observation as wire_observation

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.replacing import replace
 
 from lerobot_serve.cage.description import Interlock
 from lerobot_serve.cage.limits_encoding import decode_limits

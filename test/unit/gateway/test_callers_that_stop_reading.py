@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 import contextlib
-from dataclasses import replace
 
 import pytest
 from support.gateway.gateway_rig import GatewayRig, in_loop, until
+from support.replacing import replace
 
 from benchmarks.gateways import mixed, paced_clients
 from benchmarks.gateways.wire_clients import WireClient

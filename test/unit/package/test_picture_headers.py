@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
 
 import cv2
 from hypothesis import given, settings
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import simplejpeg
 from support.contract.wire_examples import an_observation
+from support.replacing import replace
 
 from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.message_parts import Image

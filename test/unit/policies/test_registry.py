@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
+from support.replacing import replace
 
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyCamera, PolicyError, PolicyRequest

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from builtin_interfaces.msg import Time
 import pytest
+from support.replacing import replace
 from support.router.canary_rig import NEW, OLD, World
 from support.router.contexts import make_context
 

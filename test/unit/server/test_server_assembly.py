@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
+from support.replacing import replace
 from support.server.fake_policy import FakePolicy
 from support.server.request_queue_rig import name_of, queued
 from support.server.server_core_rig import ask, request

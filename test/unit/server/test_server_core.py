@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import math
 import threading
 import time
@@ -12,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from support.replacing import replace
 from support.server.request_queue_rig import inference, WAIT_S
 from support.server.server_core_rig import request, Rig
 from support.server.session_rig import RULES

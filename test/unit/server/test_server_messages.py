@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from builtin_interfaces.msg import Time
 import pytest
+from support.replacing import replace
 from support.server.server_core_rig import ask, request, Rig
 from support.server.session_rig import FRONT
 

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
+from support.replacing import replace
 
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.records import OpenSessionRequest, OpenSessionResponse

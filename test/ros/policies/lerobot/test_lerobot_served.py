@@ -8,12 +8,11 @@ told to the robot, that what the robot sends reaches the policy, and that a poli
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from support.nodes.server_rig import LOADING_LIMIT_S
 from support.nodes.small_client import JOINTS
+from support.replacing import replace
 
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path import observation as wire_observation

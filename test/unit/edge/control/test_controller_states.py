@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 import threading
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from support.edge.controller_rig import arm, Bench, GIVING_UP, MAX_AGE_NS, STEP_NS
 from support.edge.edge_transport_rig import ROBOT, STATE
+from support.replacing import replace
 
 from lerobot_serve.cage.description import Interlock, Motion
 from lerobot_serve.contract.errors import Malformed

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 import threading
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from support.edge.edge_recorder_rig import Asking, audited, CLIENT, Notes, recor
 from support.edge.request_pipeline_rig import fill, hear, ROWS
 from support.edge.requester_rig import ABC, CHUNK, MS, Simulation
 from support.edge.robot_rig import SIM_ARM
+from support.replacing import replace
 from support.tools.trace_rig import Trace
 
 from lerobot_serve.contract.data_path.execution_report import ExecutedRun, ExecutionReport

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.edge.edge_transport_rig import jpeg, pixels, ROBOT, seen, STATE, worlds
+from support.replacing import replace
 
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.errors import Malformed

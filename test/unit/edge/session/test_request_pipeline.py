@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from support.edge.request_pipeline_rig import begin_session, fill, guided, hear, ROWS, RTC
 from support.edge.requester_rig import Bench, CHUNK, MS, played
+from support.replacing import replace
 
 from lerobot_serve.contract.data_path.execution_report import decode, ExecutedRun, ExecutionReport
 from lerobot_serve.contract.errors import Unencodable

@@ -6,13 +6,13 @@ hand-back nothing that was planned before it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 
 from hypothesis import given, settings, strategies
 import numpy as np
 from support.edge.controller_rig import arm, Bench, MAX_AGE_NS, WAYS
 from support.edge.requester_rig import Bench as Requests
+from support.replacing import replace
 
 from lerobot_serve.cage.result import Verdict
 from lerobot_serve.edge.control.authority import ControlAuthority, Intervention

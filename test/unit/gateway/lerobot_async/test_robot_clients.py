@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from support.gateway.robot_client_rig import (
     soon,
     started_client,
 )
+from support.replacing import replace
 
 from benchmarks.harness.peer_classes import pickled
 from lerobot_serve.gateway.callers.caller import NO_CAGE

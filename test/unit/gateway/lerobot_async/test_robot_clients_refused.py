@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 import threading
 
 import numpy as np
@@ -21,6 +20,7 @@ from support.gateway.robot_client_rig import (
     soon,
     started_client,
 )
+from support.replacing import replace
 
 from benchmarks.harness.exploits import all_exploits
 from benchmarks.harness.peer_classes import features, pickled

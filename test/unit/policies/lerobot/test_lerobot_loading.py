@@ -2,7 +2,6 @@
 """Loading LeRobot directories: what they are described as, and why they are refused."""
 
 import contextlib
-from dataclasses import replace
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.replacing import replace
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')

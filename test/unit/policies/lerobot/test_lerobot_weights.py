@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights of a LeRobot directory: exactly those of the network, or refused."""
 
-from dataclasses import replace
 import json
 import os
 from pathlib import Path
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from support.replacing import replace
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')

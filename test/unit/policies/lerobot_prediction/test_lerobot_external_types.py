@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies and processors that other packages bring: one session, or refused."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import json
 
 import numpy as np
 import pytest
+from support.replacing import replace
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions share the network and nothing else: neither processors nor hidden state."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from support.replacing import replace
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')

@@ -6,11 +6,12 @@ on, and a delay above that of the training is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.replacing import replace
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')

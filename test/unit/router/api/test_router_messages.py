@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from builtin_interfaces.msg import Time
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+from support.replacing import replace
 from support.router.shadow_rig import key, World
 
 from lerobot_serve.contract.records import Extension, OpenSessionResponse

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from support.replacing import replace
 from support.router.dispatch_rig import answer_bytes, episode_in, MS, Rig, SECOND
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import threading
 from types import SimpleNamespace
 
 from builtin_interfaces.msg import Time
 import pytest
+from support.replacing import replace
 from support.router.contexts import make_context
 from support.router.dispatch_rig import ask_of, episode_in, request_bytes, ROUTING
 from support.router.dispatch_rig import Rig as DispatchRig

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 from diagnostic_msgs.msg import DiagnosticArray
 import pytest
+from support.replacing import replace
 from support.router.router_core_rig import SECOND, TWO_SLOTS
 from support.router.runtime_rig import RuntimeRig, status
 

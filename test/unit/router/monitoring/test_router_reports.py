@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticStatus
 import pytest
 from support.golden import listed
+from support.replacing import replace
 from support.router.router_core_rig import RoutingRig, TWO_SLOTS
 
 from lerobot_serve.contract.records import GetStatusResponse

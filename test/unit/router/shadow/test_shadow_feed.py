@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 import sys
 import threading
@@ -11,6 +10,7 @@ import threading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
+from support.replacing import replace
 from support.router.dispatch_rig import answer_bytes, MS, request_bytes, SECOND
 from support.router.shadow_feed_rig import ALL, feed_rig, LIMIT_S, LIVE, SHADOW
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 import gc
 import threading
 import weakref
@@ -12,6 +11,7 @@ import weakref
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+from support.replacing import replace
 from support.server.request_queue_rig import inference, name_of, queued, take_all, thread, WAIT_S
 
 from lerobot_serve.server.inference import schedulers

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 import numpy as np
 import pytest
+from support.replacing import replace
 from support.server.worker_rig import (
     ASK,
     bench,

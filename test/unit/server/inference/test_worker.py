@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 import weakref
 
 from msgspec import structs
 import numpy as np
 import pytest
+from support.replacing import replace
 from support.server.fake_policy import FakePolicy
 from support.server.worker_rig import (
     ASK,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import errno
 import os
 import threading
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 import pytest
+from support.replacing import replace
 from support.server.capture_rig import ask, Captured, fails_at, NAN, rig_of, S, WALL_S
 from support.server.server_core_rig import request, Rig
 from support.server.worker_rig import gives, HEADER, OBSERVATION, queued, raises, ROWS

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import time
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -11,6 +10,7 @@ from prometheus_client.core import Metric
 import pytest
 from support.golden import listed
 from support.paths import REPOSITORY
+from support.replacing import replace
 from support.server.server_core_rig import request, Rig
 from support.server.session_rig import RULES
 from support.server.worker_rig import gives, raises, ROWS

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from hashlib import sha256
 import tempfile
 import threading
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from support.replacing import replace
 from support.server.server_core_rig import request, Rig
 from support.server.server_trace_rig import Told
 from support.server.worker_rig import FRAME, gives, OBSERVATION, raises, ROWS

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import time
 
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+from support.replacing import replace
 from support.server.server_core_rig import ask, FIXED, MEASURED, request, Rig
 
 from lerobot_serve.contract.schema import Refusal

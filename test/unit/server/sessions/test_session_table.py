@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, RuleBasedStateMachine
 import pytest
+from support.replacing import replace
 from support.server.session_rig import ask, RULES, S, table
 
 from lerobot_serve.contract.limits import ID_LIMIT, SCHEMA_VERSION

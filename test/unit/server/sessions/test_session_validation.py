@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import math
 
 import pytest
 from support.refusals import refused
+from support.replacing import replace
 from support.server.fake_policy import JOINTS
 from support.server.session_rig import ask, FRONT, RULES, SERVED
 

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
+from support.replacing import replace
 from support.server.fake_policy import FAKE_DESCRIPTION
 
 from lerobot_serve.contract.schema import StateClass

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import gc
 import os
 import sys
@@ -12,6 +11,7 @@ import weakref
 
 import numpy as np
 import pytest
+from support.replacing import replace
 from support.server.fake_policy import FakePolicy
 from support.server.server_core_rig import ask, request
 from support.server.swap_rig import NEW, OLD, SwapRig

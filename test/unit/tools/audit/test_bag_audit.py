@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import json
 from pathlib import Path
 
 from msgspec import structs
 import numpy as np
 import pytest
+from support.replacing import replace
 from support.tools.audit_rig import drive, result_of
 from support.tools.bag_rig import write
 from support.tools.recorder_rig import text, TEXT_TYPE

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 import tracemalloc
 
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+from support.replacing import replace
 from support.tools.diagnosis_rig import (
     causes_of,
     command,

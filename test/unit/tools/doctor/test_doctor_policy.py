@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib.util import find_spec
 import json
 from pathlib import Path
@@ -21,6 +20,7 @@ from support.edge.robot_rig import (
     SIM_ARM,
 )
 from support.paths import REPOSITORY
+from support.replacing import replace
 from support.tools.findings import by_name, listed, wrong
 import yaml
 

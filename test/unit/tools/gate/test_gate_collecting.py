@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.replacing import replace
 from support.tools.bag_rig import write
 from support.tools.replay_rig import (
     answered,

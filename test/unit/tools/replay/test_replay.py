@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import json
 
 import numpy as np
 import pytest
+from support.replacing import replace
 from support.tools.bag_rig import write
 from support.tools.replay_rig import (
     answered,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 from base64 import b64encode
-from dataclasses import replace
 import json
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from support.contract.wire_examples import observations, patient
 from support.paths import REPOSITORY
+from support.replacing import replace
 from support.server.traced_server_rig import (
     edge_trace,
     lines,

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from math import isnan
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from support.replacing import replace
 from support.tools.rerun_rig import BEGIN_NS, CLOCK_AHEAD_NS, JOINTS, ROBOT, Scene, STEP_NS
 
 from lerobot_serve.contract import image_codec

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 from support.edge.requester_rig import Bench, CHUNK, MS, played, Simulation, starting
+from support.replacing import replace
 
 from lerobot_serve.contract.data_path import execution_report as wire_executed
 from lerobot_serve.contract.data_path import observation as wire_observation

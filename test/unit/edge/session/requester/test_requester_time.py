@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 from support.edge.requester_rig import ABC, Simulation
+from support.replacing import replace
 
 from lerobot_serve.contract.data_path.execution_report import decode, ExecutionReport, Halt
 from lerobot_serve.contract.schema import Status
