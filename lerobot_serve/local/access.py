@@ -18,7 +18,8 @@ CREDENTIALS = struct.Struct('3i')
 GROUP = struct.Struct('I')
 # of Linux; Python names no constant for it
 SO_PEERGROUPS = 59
-GROUPS_LIMIT = 65536
+# as many as a socket of Python reads; of a process with more only the primary one counts
+GROUPS_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def _group_ids(peer: socket.socket) -> set[int]:
     raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     _, _, primary = CREDENTIALS.unpack(raw)
     try:
-        others = peer.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_LIMIT * GROUP.size)
+        others = peer.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_BYTES)
     except OSError:
         others = b''
     return {primary, *(group for (group,) in GROUP.iter_unpack(others))}

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
 from support.contract.wire_examples import a_chunk, an_observation, chunks, patient
+from support.replacing import replace
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
@@ -72,7 +71,7 @@ def test_flags_are_added_and_all_else_stays(raw, flags):
     assert type(flagged) is bytes
     assert flagged[FLAGS_AT] == raw[FLAGS_AT] | flags
     assert flagged[:FLAGS_AT] + flagged[FLAGS_AT + 1 :] == raw[:FLAGS_AT] + raw[FLAGS_AT + 1 :]
-    assert read_envelope(flagged).header == dataclasses.replace(
+    assert read_envelope(flagged).header == replace(
         read_envelope(raw).header, flags=read_envelope(raw).header.flags | flags
     )
 
