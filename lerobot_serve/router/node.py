@@ -25,6 +25,7 @@ from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
 from lerobot_serve.local.local_parameters import serve_locally
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.local_copies import LocalCopies
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.server_links import (
     create_services,
@@ -85,8 +86,11 @@ class PolicyRouter(LifecycleNode):
         self.server_state = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
         parameters = self._settings.current
         self._zenoh = serve_over_zenoh(zenoh_settings(parameters), self.get_fully_qualified_name())
-        self._local = serve_locally(parameters, self._on_observation, self._drops.add)
-        self._replies = LinkReplies(ReplyPublishers(self), self._zenoh, self._local)
+        copies = LocalCopies(self)
+        self._local = serve_locally(
+            parameters, copies.after(self._on_observation), self._drops.add
+        )
+        self._replies = LinkReplies(ReplyPublishers(self), self._zenoh, self._local, copies)
         # requests of all links arrive in threads of their own
         self._intake_lock = threading.Lock()
         self._topics = RouterPublishers(self)

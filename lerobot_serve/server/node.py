@@ -26,6 +26,7 @@ from lerobot_serve.local.local_parameters import serve_locally
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.resources import memory, memory_reservation
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.local_copies import LocalCopies
 from lerobot_serve.ros.contract.predict_chunk_action import PredictChunkAction
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.server_links import (
@@ -87,10 +88,13 @@ class PolicyServer(LifecycleNode):
         self._zenoh = serve_over_zenoh(
             zenoh_settings(self.parameters), self.get_fully_qualified_name()
         )
+        copies = LocalCopies(self)
         self._local = serve_locally(
-            self.parameters, self._on_observation, self._statistics.record_drop
+            self.parameters, copies.after(self._on_observation), self._statistics.record_drop
         )
-        self._reply_publishers = LinkReplies(ReplyPublishers(self), self._zenoh, self._local)
+        self._reply_publishers = LinkReplies(
+            ReplyPublishers(self), self._zenoh, self._local, copies
+        )
         self._sender = ReplySender(self._reply_publishers.send, self._statistics, self._observer)
         self._inference = InferenceLoop(
             self._request_queue, self._sender, lambda: self.core, lambda: self.server_state

@@ -18,6 +18,7 @@ from lerobot_serve.contract.names import is_reply_key
 from lerobot_serve.local import offer
 from lerobot_serve.local.endpoint import LocalEndpoint
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.contract.local_copies import LocalCopies
 from lerobot_serve.ros.contract.reply_publishers import NO_EVENTS, ReplyPublishers
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
 from lerobot_serve.zenoh.settings import ZenohSettings
@@ -78,8 +79,10 @@ class LinkReplies:
         ros: ReplyPublishers,
         over_zenoh: ZenohServing | None,
         local: LocalEndpoint | None = None,
+        copies: LocalCopies | None = None,
     ) -> None:
-        self._ros, self._local = ros, local
+        """`copies` publishes what `local` sends; None: nothing does."""
+        self._ros, self._local, self._copies = ros, local, copies
         self._zenoh = over_zenoh.replies if over_zenoh else None
 
     def _of(self, topic: str) -> ReplyPublishers | ZenohReplyPublishers:
@@ -99,6 +102,8 @@ class LinkReplies:
     def send(self, topic: str, raw: bytes, is_wanted: Callable[[], bool] = lambda: True) -> bool:
         """Publish a chunk; return False without a session on this topic."""
         if self._local and self._local.send(topic, raw, is_wanted):
+            if self._copies:
+                self._copies.chunk(topic, raw)
             return True
         return self._of(topic).send(topic, raw, is_wanted)
 

@@ -59,6 +59,9 @@ edge_controller  service     ~/take_over                    std_srvs/srv/Trigger
 edge_controller  service     ~/hand_back                    std_srvs/srv/Trigger
 edge_controller  action      ~/run_episode                  action/RunEpisode
 policy_server    publisher   ~/status                       msg/ServerStatus
+policy_server    publisher   ~/local/observation            msg/Observation
+policy_server    publisher   ~/local/action_chunk           msg/ActionChunk
+policy_server    publisher   ~/local/replies/action_chunk   msg/ActionChunk
 policy_server    publisher   ~/open_session/_service_event  srv/OpenSession_Event
 policy_server    subscriber  ~/observation                  msg/Observation
 policy_server    subscriber  ~/shadow_observation           msg/Observation
@@ -77,6 +80,9 @@ policy_router    publisher   ~/routing                      msg/RoutingDecision
 policy_router    publisher   ~/canary                       msg/CanaryState
 policy_router    publisher   ~/shadow_summary               msg/ShadowSummary
 policy_router    publisher   ~/shadow_divergence            msg/ShadowDivergence
+policy_router    publisher   ~/local/observation            msg/Observation
+policy_router    publisher   ~/local/action_chunk           msg/ActionChunk
+policy_router    publisher   ~/local/replies/action_chunk   msg/ActionChunk
 policy_router    publisher   ~/open_session/_service_event  srv/OpenSession_Event
 policy_router    publisher   /diagnostics                   diagnostic_msgs/msg/DiagnosticArray
 policy_router    subscriber  ~/observation                  msg/Observation

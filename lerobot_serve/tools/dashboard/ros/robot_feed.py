@@ -98,6 +98,11 @@ class RobotFeed:
         self._inbox = DedicatedSubscription(
             self._node, Observation, f'{node}/observation', WATCHER, keep
         )
+        # of a robot that uses the local path
+        self._inbox.add(f'{node}/local/observation', WATCHER, keep)
+        copies = f'{node}/local/action_chunk'
+        if copies not in self._chunks:
+            self._chunks[copies] = PolledTopic(self._node, ActionChunk, copies, WATCHER)
         self._stop_inbox = threading.Event()
         self._inbox_thread = threading.Thread(
             target=self._inbox.run, args=(self._stop_inbox,), name='inbox', daemon=True
