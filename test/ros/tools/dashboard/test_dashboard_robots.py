@@ -59,6 +59,7 @@ def test_a_robot_is_shown_paused_and_resumed_by_two_operators(edge_rig, start_da
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('link', ['ros', 'local'])
 def test_one_robot_is_followed_only_while_somebody_looks(edge_rig, start_dashboard):
     edge_rig.start_server()
     edge_rig.start()
