@@ -45,9 +45,7 @@ def encode(
     height, width, channels = frame.shape
     data: Uint8Array | bytes
     if codec == Codec.RAW:
-        data = (
-            np.ascontiguousarray(frame, CHANNEL_TYPES[frame.itemsize]).reshape(-1).view(np.uint8)
-        )
+        data = raw_pixels(frame)
     elif codec == Codec.JPEG:
         data = encode_jpeg(name, frame, quality)
     else:
@@ -62,6 +60,13 @@ def encode(
         channel_bytes=frame.itemsize,
         steps_back=steps_back,
     )
+
+
+def raw_pixels(frame: FrameArray) -> Uint8Array:
+    """Return the bytes of a frame, row after row; most are not copied."""
+    if frame.itemsize > 1 or not frame.flags.c_contiguous:
+        frame = np.ascontiguousarray(frame, CHANNEL_TYPES[frame.itemsize])
+    return frame.reshape(-1).view(np.uint8)
 
 
 def is_frame(frame: FrameArray) -> bool:
@@ -129,6 +134,8 @@ def decode_raw(image: Image) -> FrameArray:
             f'camera {image.name}: {len(image.data)} bytes cannot be a raw frame of '
             f'{shape}, which has {expected}',
         )
+    if image.channel_bytes == 1 and isinstance(image.data, np.ndarray):
+        return image.data.reshape(shape)
     return np.frombuffer(image.data, CHANNEL_TYPES[image.channel_bytes]).reshape(shape)
 
 

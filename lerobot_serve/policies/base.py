@@ -9,8 +9,10 @@ without a stop is loaded, described and warmed up by another thread before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+from msgspec import field, Struct
 
 from lerobot_serve.arrays import Float32Array, FrameArray
 from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
@@ -93,8 +95,7 @@ class PolicyDescription:
     embedding_cache_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PolicyRequest:
+class PolicyRequest(Struct, frozen=True, eq=False):
     """
     One decoded observation.
 
@@ -106,7 +107,7 @@ class PolicyRequest:
 
     session_id: str
     state: Float32Array
-    images: dict[str, tuple[FrameArray, ...]] = field(default_factory=dict)
+    images: dict[str, tuple[FrameArray, ...]] = {}
     task: str = ''
     robot_type: str = ''
     episode: int = 0
@@ -118,8 +119,7 @@ class PolicyRequest:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
+class Prediction(Struct, frozen=True, eq=False):
     """
     One chunk, rows x actions, as the policy produced it and in the robot's units.
 

@@ -15,6 +15,7 @@ from functools import partial
 import time
 from typing import Any
 
+from msgspec import structs
 import numpy as np
 import torch
 
@@ -284,7 +285,7 @@ def run_first_prediction(
     anchored = described.supports_rtc and processors.can_reanchor
     # at a state other than zero
     moved = np.linspace(0.1, 1.0, request.state.shape[1], dtype=np.float32)
-    request_there = replace(request, state=np.broadcast_to(moved, request.state.shape))
+    request_there = structs.replace(request, state=np.broadcast_to(moved, request.state.shape))
     if anchored and not processors.check_reanchoring(
         trial.observations.build(request_there)[-1], predicted
     ):
@@ -292,7 +293,7 @@ def run_first_prediction(
         described = replace(described, supports_rtc=False, notes=notes)
     policy = make_policy(described)
     if described.supports_rtc:
-        with_prefix = replace(
+        with_prefix = structs.replace(
             request, prefix_model=chunk, prefix_robot=chunk, inference_delay_steps=1
         )
         policy.predict([with_prefix])

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What LeRobot's policies tell for the metrics: denoising steps, and whether a state was there."""
 
-from dataclasses import replace
-
 import pytest
+from support.replacing import replace
 
 pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')

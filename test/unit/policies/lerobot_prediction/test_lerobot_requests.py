@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a LeRobot policy makes of an observation, and which ones it refuses."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from support.replacing import replace
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
