@@ -4,12 +4,14 @@ Kill one end of a local path after the other, at any instant, and print what the
 
 `python -m benchmarks.harness.local_killer KILLS SEED`: each time a process forks a server and a
 client, which pass requests and replies as fast as they can, kills one of both after up to 5 ms,
-and waits for the other, which ends once it has seen it.
+and waits for the other, which ends once it has seen it. A client receives in a thread of its own,
+or in the one that waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 import json
 import os
 from pathlib import Path
@@ -55,15 +57,18 @@ def serve(offers: int, seen: int) -> None:
         report(seen)
 
 
-def request(offers: int, seen: int) -> None:
+def request(offers: int, seen: int, *, callers_receive: bool) -> None:
     """Send requests until the server has gone; then write the time. Never returns."""
-    lost, wake = threading.Event(), threading.Event()
+    lost = threading.Event()
 
     def on_gone(_: bool) -> None:
         lost.set()
         wake.set()
 
-    path = LocalPath(lambda _: wake.set(), on_gone, lifespan_s=LIMIT_S)
+    path = LocalPath(
+        lambda _: wake.set(), on_gone, lifespan_s=LIMIT_S, callers_receive=callers_receive
+    )
+    wake = path.signal()
     offer = decode(os.read(offers, 4096))
     if offer:
         path.use(offer)
@@ -113,7 +118,8 @@ def kill_once(chance: random.Random) -> float | str:
     server = start(serve, offers_in, server_in)
     # the end of the server is the end of its pipe
     os.close(offers_in)
-    client = start(request, offers_out, client_in)
+    ask = partial(request, callers_receive=chance.random() < 0.5)
+    client = start(ask, offers_out, client_in)
     for each in (offers_out, server_in, client_in):
         os.close(each)
     if chance.random() < LATE_SHARE:
