@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 import queue
-import threading
 import time
 
 from msgspec.structs import replace
@@ -24,6 +23,7 @@ from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.errors import UserError
 from lerobot_serve.local.path import LocalPath
+from lerobot_serve.local.signal import Signal
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
@@ -79,7 +79,7 @@ class Inbox:
     """A thread of a link deposits, the main thread takes; `signal` may receive meanwhile."""
 
     def __init__(self, answer_s: float = ANSWER_TIMEOUT_S) -> None:
-        self._answer_s, self.signal = answer_s, threading.Event()
+        self._answer_s, self.signal = answer_s, Signal()
         self._queue: queue.SimpleQueue[TimedReply] = queue.SimpleQueue()
 
     def deposit(self, raw: bytes) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-import threading
 from typing import Any
 
 from msgspec.structs import replace
@@ -36,6 +35,7 @@ from lerobot_serve.contract.records import (
 )
 from lerobot_serve.contract.schema import Codec, Flag
 from lerobot_serve.contract.services.session import ServerUnreachable
+from lerobot_serve.local.signal import Signal
 
 NAMES = ('shoulder.pos', 'elbow.pos')
 CAMERAS = (CameraSpec('observation.images.front', 4, 6),)
@@ -129,7 +129,7 @@ class FakeLink:
     """The ServerLink to a FakeServer."""
 
     def __init__(self, server: FakeServer, callbacks: LinkCallbacks) -> None:
-        self._server, self.callbacks, self.signal = server, callbacks, threading.Event
+        self._server, self.callbacks, self.signal = server, callbacks, Signal
         self.is_closed = False
 
     def is_available(self) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-import threading
 from typing import Protocol
 
 import zenoh
@@ -28,6 +27,7 @@ from lerobot_serve.contract.records import (
 )
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.local.path import MakePath
+from lerobot_serve.local.signal import Signal
 from lerobot_serve.zenoh.keys import Role, server_of
 from lerobot_serve.zenoh.link import first_sentence, ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplies
@@ -76,7 +76,7 @@ class ServerLink(Protocol):
     def wait_until_matched(self, timeout_s: float, /) -> bool:
         """Wait until the server reads what is sent; return False after the timeout."""
 
-    def signal(self) -> threading.Event:
+    def signal(self) -> Signal:
         """Return a signal for a thread that waits for a reply."""
 
     def encode(self, observation: Observation, /) -> Outgoing:

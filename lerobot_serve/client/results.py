@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.contract.records import CameraSpec, GetStatusResponse, OpenSessionResponse
 
@@ -15,8 +17,7 @@ NO_CAGE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(Struct, frozen=True):
     """
     Durations of one prediction [ms]. `round_trip` is from sending to the reply, measured here;
     `queue_wait`, `processing` and `inference` are those of the server; `network` is the rest.
@@ -33,8 +34,7 @@ class Timings:
         return max(0.0, self.round_trip_ms - server_ms)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
+class Prediction(Struct, frozen=True, eq=False):
     """
     One chunk of actions: steps x names, in the units of the robot, finite and writable.
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-import threading
 from typing import Any, Self, Unpack
 
 from numpy.typing import ArrayLike
@@ -20,6 +19,7 @@ from lerobot_serve.client.settings import (
 )
 from lerobot_serve.client.steps import Closing, run_plan
 from lerobot_serve.client.streams.prediction_stream import PredictionStream
+from lerobot_serve.local.signal import Signal
 
 
 class PolicyClient(ClientFacts, Closing):
@@ -47,7 +47,7 @@ class PolicyClient(ClientFacts, Closing):
         settings = client_settings(server, **options)
         connection = make_connection(settings, callers_receive=True)
         try:
-            run_plan(connection.wait_for_server(settings.timeout_s, threading.Event()))
+            run_plan(connection.wait_for_server(settings.timeout_s, Signal()))
         except BaseException:
             run_plan(connection.close())
             raise
@@ -55,7 +55,7 @@ class PolicyClient(ClientFacts, Closing):
 
     def describe(self, timeout_s: float | None = None) -> PolicyInfo:
         """Return what is served, once it is loaded. Raises ServerUnavailable."""
-        return run_plan(self._connection.describe(self._timeout_s(timeout_s), threading.Event()))
+        return run_plan(self._connection.describe(self._timeout_s(timeout_s), Signal()))
 
     def open(
         self,

@@ -27,6 +27,7 @@ from lerobot_serve.local.access import Access, SAME_USER
 from lerobot_serve.local.frames import Frame
 from lerobot_serve.local.offer import Offer, socket_address, take
 from lerobot_serve.local.pages import WrittenPage, WrittenPages
+from lerobot_serve.local.signal import Signal
 
 CONNECT_TIMEOUT_S = 1.0
 # until a caller that waits takes the place of the one that received and has left
@@ -56,7 +57,7 @@ class LocalConnection:
         self.address, self._on_chunk, self._on_end = address, on_chunk, on_end
         self._pages, self._lock = WrittenPages(), threading.Lock()
         self.is_closed, self._is_lost = False, True
-        self._answered, self._answer = threading.Event(), b''
+        self._answered, self._answer = Signal(), b''
         # held by the one that receives, whose thread `_receiver` is
         self._receiving, self._receiver = threading.Lock(), 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -116,12 +117,12 @@ class LocalConnection:
             return False
         return True
 
-    def wait(self, signal: threading.Event, timeout_s: float) -> bool:
+    def wait(self, signal: Signal, timeout_s: float) -> bool:
         """Return whether a signal is set within the timeout; receive meanwhile, if nobody does."""
         end_s = time.monotonic() + timeout_s
         while not signal.is_set() and (left_s := end_s - time.monotonic()) > 0:
             if self.is_closed:
-                threading.Event.wait(signal, left_s)
+                Signal.wait(signal, left_s)
             elif self._receiving.acquire(blocking=False):
                 try:
                     self._receive(signal, left_s)
@@ -129,10 +130,10 @@ class LocalConnection:
                     self._receiver = 0
                     self._receiving.release()
             else:
-                threading.Event.wait(signal, min(left_s, TAKE_OVER_S))
+                Signal.wait(signal, min(left_s, TAKE_OVER_S))
         return signal.is_set()
 
-    def _receive(self, signal: threading.Event, timeout_s: float) -> None:
+    def _receive(self, signal: Signal, timeout_s: float) -> None:
         """Wait for a frame, and process it; `wake` ends the wait."""
         # before the look at the signal: whoever sets it then wakes this thread
         self._receiver = threading.get_ident()
@@ -281,15 +282,15 @@ class LocalPath:
         connection = self._connection
         return connection is not None and connection.send(raw, self._lifespan_s)
 
-    def signal(self) -> threading.Event:
+    def signal(self) -> Signal:
         """Return a signal whose `wait` receives replies, where callers do."""
-        return ReceivingSignal(self) if self._callers_receive else threading.Event()
+        return ReceivingSignal(self) if self._callers_receive else Signal()
 
-    def wait(self, signal: threading.Event, timeout_s: float) -> bool:
+    def wait(self, signal: Signal, timeout_s: float) -> bool:
         """Return whether a signal is set within the timeout; receive meanwhile."""
         connection = self._connection
         if connection is None:
-            return threading.Event.wait(signal, timeout_s)
+            return Signal.wait(signal, timeout_s)
         return connection.wait(signal, timeout_s)
 
     def wake(self) -> None:
@@ -305,8 +306,8 @@ class LocalPath:
             connection.close()
 
 
-class ReceivingSignal(threading.Event):
-    """The signal of a caller that receives while it waits. Any thread sets it."""
+class ReceivingSignal(Signal):
+    """The signal of a caller that receives while it waits."""
 
     def __init__(self, path: LocalPath) -> None:
         super().__init__()
@@ -316,9 +317,8 @@ class ReceivingSignal(threading.Event):
         super().set()
         self._path.wake()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Return whether it is set within the timeout [s]; without one, wait as Event does."""
-        return super().wait() if timeout is None else self._path.wait(self, timeout)
+    def wait(self, timeout_s: float) -> bool:
+        return self._path.wait(self, timeout_s)
 
 
 class NoPath(LocalPath):

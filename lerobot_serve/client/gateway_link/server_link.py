@@ -38,6 +38,7 @@ from lerobot_serve.contract.records import (
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.policy_service import Action
 from lerobot_serve.contract.services.session import ServerUnreachable
+from lerobot_serve.local.signal import Signal
 
 SHOWN_BYTES = 80
 
@@ -99,7 +100,7 @@ class GatewayServerLink:
         """Raises WrongSettings for a client id that a gateway does not take."""
         self._channel, self._callbacks = channel, callbacks
         self._metadata = channel.metadata(caller_name(client_id, CLIENT_PREFIX))
-        self.signal = threading.Event
+        self.signal = Signal
         self._lock = threading.Lock()
         self._call: PredictionCall | None = None
         # the first reply of a stream; None where it ended before

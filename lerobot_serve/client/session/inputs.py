@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lerobot_serve.arrays import Float32Array, FrameArray
+from lerobot_serve.arrays import Float32Array, FrameArray, is_finite
 from lerobot_serve.client.errors import WrongObservation
 from lerobot_serve.contract.image_codec import COLORSPACE, is_frame
 from lerobot_serve.contract.records import CameraSpec
@@ -19,8 +19,7 @@ from lerobot_serve.contract.records import CameraSpec
 SHOWN_NAMES = 12
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Observed:
+class Observed(Struct, frozen=True, eq=False):
     """One observation: `state` has one value a name, `frames` are RGB, height x width x 3."""
 
     state: Float32Array
@@ -59,9 +58,8 @@ class ObservationCheck:
                 f'state has {len(values)} values, the session has {len(self._state_names)}',
                 self._state_remedy(),
             )
-        is_finite = np.isfinite(values)
-        if not is_finite.all():
-            names = [n for n, fine in zip(self._state_names, is_finite, strict=True) if not fine]
+        if not is_finite(values):
+            names = [self._state_names[at] for at in np.flatnonzero(~np.isfinite(values))]
             raise WrongObservation(
                 f'state holds NaN or infinity in {shown(names)}', 'send finite values'
             )

@@ -16,6 +16,7 @@ import threading
 from msgspec.structs import replace
 import numpy as np
 
+from lerobot_serve.arrays import Float32Array
 from lerobot_serve.client.errors import ClientClosed, Superseded
 from lerobot_serve.client.session.inputs import ObservationHistory, Observed
 from lerobot_serve.client.steps import Waker
@@ -59,6 +60,11 @@ class Turn:
     signal: Waker
     superseded: str = ''
     reply: tuple[bytes, int] | None = None
+
+
+def _stacked(states: list[Float32Array]) -> Float32Array:
+    """Return the states as rows; most policies take one, which is not copied."""
+    return states[0][None] if len(states) == 1 else np.stack(states)
 
 
 class SessionState:
@@ -211,7 +217,7 @@ class SessionState:
             header,
             self.terms.client_id,
             episode_id,
-            state=np.stack([observed.state for observed, _ in rows]),
+            state=_stacked([observed.state for observed, _ in rows]),
             images=self._images(rows, codec),
             task=task,
         )

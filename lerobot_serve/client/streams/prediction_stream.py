@@ -12,6 +12,7 @@ from lerobot_serve.client.session.inputs import ObservationCheck
 from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.steps import Closing, run_plan
 from lerobot_serve.client.streams.stream import Stream
+from lerobot_serve.local.signal import Signal
 
 
 class PredictionStream(Stream, Closing, Iterator[Prediction]):
@@ -22,7 +23,7 @@ class PredictionStream(Stream, Closing, Iterator[Prediction]):
     """
 
     def __init__(self, plans: SessionPlans, check: ObservationCheck, timeout_s: float) -> None:
-        super().__init__(plans, check, threading.Event, plans.signal(), timeout_s)
+        super().__init__(plans, check, Signal, plans.signal(), timeout_s)
         self._worker = threading.Thread(
             target=lambda: run_plan(self._requesting()), name='prediction_stream', daemon=True
         )

@@ -26,6 +26,7 @@ from lerobot_serve.client import (
 )
 from lerobot_serve.client.fake_server import CAMERAS, FakeServer
 from lerobot_serve.client.steps import Blocking, Pause, PlanRunner, run_plan, THREADS
+from lerobot_serve.local.signal import Signal
 
 IMAGES = {CAMERAS[0].name: np.zeros((4, 6, 3), np.uint8)}
 LIMIT_S = 20.0
@@ -335,7 +336,7 @@ def test_an_interrupted_plan_cleans_up_and_ends():
 
 def test_a_plan_gets_results_and_errors():
     def plan():
-        assert (yield Pause(threading.Event(), 0.0)) is False
+        assert (yield Pause(Signal(), 0.0)) is False
         with pytest.raises(ZeroDivisionError):
             yield Blocking(lambda: 1 / 0)
         return (yield Blocking(lambda: 7))
