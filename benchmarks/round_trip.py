@@ -18,16 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 import time
 
-from benchmarks.harness.client import EchoClient
+import numpy as np
+
+from benchmarks.harness.client import EchoClient, SERVER, ZenohPolicyClient
 from benchmarks.harness.machine import load
 from benchmarks.harness.processes import child, module_command, page_faults
 from benchmarks.harness.request_session import IMAGE_THREADS, JPEG_QUALITY
 from benchmarks.peers import comparison
 from benchmarks.peers.comparison import DIRECT, DIRECT_JPEG, ECHOES, Results, RoundTripTime
 from benchmarks.peers.peer import Peer, start_peers, versions
-from benchmarks.peers.peer_process import CHUNK_ROWS, ImageSet, JOINTS
+from benchmarks.peers.peer_process import CHUNK_ROWS, frames, ImageSet, JOINTS
 from benchmarks.peers.this_package import open_ways, PackageRoundTrip, ros_clients, RosClients
 from benchmarks.results.report import Case
+from lerobot_serve import client as client_api
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
@@ -100,8 +103,9 @@ def measure_size(
     load_before = load()
     with contextlib.ExitStack() as stack:
         ours = open_ways(stack, met.clients, size, folder)
+        client = {comparison.CLIENT: timed(client_trip(stack, ours[comparison.ZENOH], size))}
         peers = {name: timed(peer_trip(peer, size)) for name, peer in met.peers.items()}
-        alternate(ours | peers, WARM_UP_ROUNDS)
+        alternate(ours | client | peers, WARM_UP_ROUNDS)
         if not all(way.path.request_bytes for way in ours.values()):
             raise UserError(f'no trip with {size} pictures was answered; see policy_server.log')
         echo = module_command('harness.echo', ours[DIRECT].path.reply_bytes)
@@ -110,7 +114,7 @@ def measure_size(
             'echo': stack.enter_context(child(echo, folder / 'echo.log')).pid,
         }
         met.echo.wait()
-        ways = ours | peers | echoes(met.echo, ours)
+        ways = ours | client | peers | echoes(met.echo, ours)
         alternate(ways, WARM_UP_ROUNDS)
         before = {name: page_faults(pid) for name, pid in pids.items()}
         results = alternate(ways, rounds, pauses_ms)
@@ -135,6 +139,26 @@ def echoes(client: EchoClient, ours: Mapping[str, PackageRoundTrip]) -> dict[str
     return {
         echo: timed(client.trip_of(ours[name].path.request_bytes)) for name, echo in ECHOES.items()
     }
+
+
+def client_trip(
+    stack: contextlib.ExitStack, beside: PackageRoundTrip, size: ImageSet
+) -> Callable[[], float]:
+    """Return a trip of a program with PolicyClient, at the server of another way."""
+    assert isinstance(beside.client, ZenohPolicyClient)
+    client = stack.enter_context(
+        client_api.PolicyClient.connect(SERVER, endpoints=(beside.client.endpoint,))
+    )
+    session = stack.enter_context(client.open())
+    images = {f'observation.images.{name}': frame for name, frame in frames(size).items()}
+    state = np.zeros(JOINTS, np.float32)
+
+    def trip_ms() -> float:
+        begin_ns = time.perf_counter_ns()
+        session.predict(state, images)
+        return (time.perf_counter_ns() - begin_ns) / 1e6
+
+    return trip_ms
 
 
 def peer_trip(peer: Peer, size: ImageSet) -> Callable[[], float | None]:

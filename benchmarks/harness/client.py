@@ -157,7 +157,7 @@ class ZenohConnection:
         shared_memory: bool = True,
         uses_local: bool = False,
     ) -> None:
-        self.server = server
+        self.server, self.endpoint = server, endpoint
         self._link = ZenohLink(ZenohSettings(connect=(endpoint,), shared_memory=shared_memory))
         self.sessions = ZenohSessionClient(self._link, server, Role.ROBOT, name, lambda _: None)
         if uses_local:

@@ -14,6 +14,8 @@ from lerobot_serve.telemetry.percentiles import summarize
 DIRECT, DIRECT_JPEG, ROUTED, ROUTED_JPEG = 'direct raw', 'direct JPEG', 'router raw', 'router JPEG'
 ZENOH, ZENOH_JPEG, ZENOH_ROUTED = 'Zenoh raw', 'Zenoh JPEG', 'Zenoh router raw'
 LOCAL, LOCAL_ROUTED = 'local raw', 'local router raw'
+# a program with PolicyClient, which takes the local path
+CLIENT = 'Python client'
 PAGE = 'memfd page'
 LEROBOT, LEROBOT_SHAPED, OPENPI = 'LeRobot', 'LeRobot-shaped', 'openpi'
 # of ours -> the echo of as many bytes
@@ -70,6 +72,7 @@ GOALS = (
     Goal(LOCAL, OPENPI, ('median', 'p99'), 0.4),
     Goal(LOCAL_ROUTED, OPENPI, ('median', 'p99'), 0.6),
     Goal(LOCAL, PAGE, ('median',), 3.0),
+    Goal(CLIENT, OPENPI, ('median', 'p99'), 1.0),
     Goal(ZENOH, OPENPI, ('median', 'p99'), 0.6),
     Goal(ZENOH_ROUTED, OPENPI, ('median', 'p99'), 1.0),
 )
@@ -142,6 +145,7 @@ def floor_and_codec(
 def pairs(series: Series) -> list[tuple[str, str]]:
     """Return who is set against whom."""
     ours = (DIRECT, ROUTED, DIRECT_JPEG, ZENOH, ZENOH_ROUTED, ZENOH_JPEG, LOCAL, LOCAL_ROUTED)
+    ours += (CLIENT,)
     wanted = [(mine, peer) for mine in ours for peer in (LEROBOT, OPENPI)]
     wanted += [(ZENOH, DIRECT), (ZENOH_ROUTED, ROUTED), (LOCAL, PAGE)]
     wanted += [(mine, floor_name(mine)) for mine in ECHOES]
