@@ -20,8 +20,7 @@ from collections.abc import Callable, Mapping
 from enum import auto, Enum
 from typing import Any
 
-from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.storage.decisions import BY_FILE, live_specs, to_json_value
+from lerobot_serve.router.storage.decisions import BY_FILE
 from lerobot_serve.router.storage.records import (
     Batch,
     CANARY,
@@ -104,22 +103,20 @@ def describe(decisions: Decisions) -> str:
     return '; '.join(texts)[:TEXT_LIMIT]
 
 
-def imported(last: StoreContent, new: Store, given: RouterParameters) -> tuple[Batch, Batch]:
+def imported(last: StoreContent, new: Store) -> tuple[Batch, Batch]:
     """
     Return what to write, the decisions last: so a new try is a whole one. Bars and drains of both
-    states hold, everything else is that of the last one. `given` are the parameters of file and
-    command line.
+    states hold, everything else is that of the last one.
     """
     decisions = decided(last.decisions)
     holds = withholding(new.content.decisions)
     for key in holds.keys() & decisions.keys():
         if key not in withholding(decisions):
             del decisions[key]
-    fields = {spec.name: spec.field for spec in live_specs()}
-    for (kind, name), row in decisions.items():
-        if kind == PARAMETER and name in fields:
-            # what it overrides, so that it is not an older value of a file
-            decisions[kind, name] = {**row, 'file': to_json_value(getattr(given, fields[name]))}
+    for key, row in decisions.items():
+        if key[0] == PARAMETER:
+            # what it overrides is the file of the router that starts with it
+            decisions[key] = {**row, 'file': None}
     base = newest_number(new)
     rollout = decisions.get(ROLLOUT)
     uncounted = [row for number, row in last.episodes if number > counted_until(rollout)]

@@ -12,7 +12,7 @@ import uuid
 from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.requirements import install_command
 from lerobot_serve.router.context import NodeContext
-from lerobot_serve.router.links import ParameterSource
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.shared_state.handover import (
     ASK,
     decided,
@@ -44,7 +44,7 @@ INSTALL = f'state_url needs psycopg: {install_command("psycopg")} psycopg-binary
 
 
 def open_state(
-    source: ParameterSource, folder: Path, context: NodeContext
+    parameters: RouterParameters, folder: Path, context: NodeContext
 ) -> tuple[Store, StateFollower | None]:
     """
     Lock the folder, and open the store, and what follows it where others write it. One that is
@@ -53,7 +53,7 @@ def open_state(
     """
     lock = FolderLock(folder, context.name, 'state_folder')
     try:
-        store = _Opener(source, folder, context).run()
+        store = _Opener(parameters, folder, context).run()
     except BaseException:
         lock.release()
         raise
@@ -67,20 +67,20 @@ def open_state(
     from lerobot_serve.router.storage.postgres_store import PostgresStore
 
     assert isinstance(store, PostgresStore)
-    capacity = source.current.max_remembered_placements
+    capacity = parameters.max_remembered_placements
     return store, StateFollower(store, capacity, context.log_warning, context.log_info)
 
 
 class _Opener:
     """Opens the states of one router."""
 
-    def __init__(self, source: ParameterSource, folder: Path, context: NodeContext) -> None:
-        self._source, self._folder, self._context = source, folder, context
+    def __init__(self, parameters: RouterParameters, folder: Path, context: NodeContext) -> None:
+        self._parameters, self._folder, self._context = parameters, folder, context
         self._run = uuid.uuid4().hex
 
     def run(self) -> Store:
         """Open the state, with what comes along from the last one. Raises StoreRefused."""
-        parameters = self._source.current
+        parameters = self._parameters
         address = state_address(parameters.state_url, parameters.state_site)
         store = self._open(address)
         try:
@@ -100,7 +100,7 @@ class _Opener:
     def _open(self, address: StateAddress | None, *, waits: bool = True) -> Store:
         """Return the store of an address; None is that of the folder. Raises StoreRefused."""
         context, when = self._context, self._context.local_time()
-        capacity = self._source.current.max_remembered_placements
+        capacity = self._parameters.max_remembered_placements
         if address is None:
             return SqliteStore(self._folder, capacity, when)
         try:
@@ -121,7 +121,7 @@ class _Opener:
         Return the store with what comes along from the last state (see handover). Raises
         StoreRefused.
         """
-        warn, choice = self._context.log_warning, self._source.current.state_import
+        warn, choice = self._context.log_warning, self._parameters.state_import
         if last is None and not (self._folder / FILE).exists():
             self._warn_of_other_sites(store)
             return store
@@ -145,7 +145,7 @@ class _Opener:
             )
         if what is Import.GO_ON:
             return store
-        self._write(store, imported(before.content, store, self._source.given))
+        self._write(store, imported(before.content, store))
         if lost:
             warn(f'{store.name} has the decisions of {name} from now on: {describe(lost)}')
         store.close()

@@ -97,6 +97,10 @@ class DurableDecisions:
             file = to_json_value(getattr(given, spec.field))
             if self.writer.store.is_shared and known['value'] == file:
                 continue
+            if known['file'] is None and not self.writer.store.is_shared:
+                # it comes from another state
+                known = {**known, 'file': file}
+                self.writer.enqueue({(PARAMETER, spec.name): known})
             if known['file'] != file and not self.writer.store.is_shared:
                 texts.append(
                     f'{spec.name} is {file}, the value in the file; the restored value '
