@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,6 +72,29 @@ def open_state(
     return store, StateFollower(store, capacity, context.log_warning, context.log_info)
 
 
+def move_state(
+    parameters: RouterParameters, folder: Path, context: NodeContext
+) -> tuple[str, Store]:
+    """
+    Copy what a stopped router has decided into the state that `parameters` name, which is its own
+    from then on. Return the name of the last state, which stays as it is, and the new one, closed.
+    Raises as `open_state`.
+    """
+    last, name = last_address(folder), _name_of_last(folder)
+    if last is None and not (folder / FILE).exists():
+        raise StoreRefused(
+            f'no router has a state in {folder}: give its state_folder, or its name and namespace'
+        )
+    if last == state_address(parameters.state_url, parameters.state_site):
+        raise StoreRefused(
+            f'{name} is what this router used last: name another state_url or state_site, or none '
+            'to go back to its file'
+        )
+    store, _ = open_state(replace(parameters, state_import=LAST), folder, context)
+    store.close()
+    return name, store
+
+
 class _Opener:
     """Opens the states of one router."""
 
@@ -125,7 +149,7 @@ class _Opener:
         if last is None and not (self._folder / FILE).exists():
             self._warn_of_other_sites(store)
             return store
-        name = last.name if last else str(self._folder / FILE)
+        name = _name_of_last(self._folder)
         if choice == NONE:
             warn(f'what was decided in {name} does not hold in {store.name}: state_import is none')
             return store
@@ -195,6 +219,12 @@ def last_address(folder: Path) -> StateAddress | None:
             f'{file} cannot be read ({error!r}); it names the state_url and state_site that this '
             'router used last: write them again, or remove it if that was router.sqlite'
         ) from error
+
+
+def _name_of_last(folder: Path) -> str:
+    """Return what texts call the state that the router of a folder used last."""
+    last = last_address(folder)
+    return last.name if last else str(folder / FILE)
 
 
 def remember_address(folder: Path, address: StateAddress | None) -> None:
