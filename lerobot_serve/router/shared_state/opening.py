@@ -18,12 +18,10 @@ from lerobot_serve.router.shared_state.handover import (
     ASK,
     decided,
     describe,
-    Import,
     imported,
     LAST,
     lost_decisions,
     NONE,
-    what_to_import,
 )
 from lerobot_serve.router.storage.address import state_address, StateAddress
 from lerobot_serve.router.storage.records import Batch
@@ -156,19 +154,14 @@ class _Opener:
         before = self._open_last(last, name)
         before.close()
         lost = lost_decisions(before.content.decisions, store.content.decisions)
-        what = what_to_import(
-            is_lost=bool(lost),
-            is_from_file=last is None,
-            is_to_file=address is None,
-            has_decisions=bool(decided(store.content.decisions)),
-        )
-        if what is Import.REFUSE and choice != LAST:
+        is_new = last is None and not decided(store.content.decisions)
+        if not (lost or is_new):
+            return store
+        if not is_new and choice != LAST:
             raise StoreRefused(
                 f'this router used {name} last, and {store.name} lacks what was decided there '
                 f'({describe(lost)}); {CHOICES}'
             )
-        if what is Import.GO_ON:
-            return store
         self._write(store, imported(before.content, store))
         if lost:
             warn(f'{store.name} has the decisions of {name} from now on: {describe(lost)}')

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 import os
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from support.router.site_rig import SiteRouter
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
-from lerobot_serve.router.shared_state.handover import Import, what_to_import
 from lerobot_serve.router.shared_state.opening import LAST_STATE
 from lerobot_serve.router.storage.store import StoreRefused
 from lerobot_serve.state_folder import FolderLock
@@ -26,18 +24,6 @@ from lerobot_serve_interfaces.srv import ControlSlot
 R = ControlSlot.Request
 PLAN = ('50:1000', '100')
 NAME = '/policy_router'
-
-
-def test_what_comes_along_in_every_combination():
-    flags = ('is_lost', 'is_from_file', 'is_to_file', 'has_decisions')
-    for values in product([False, True], repeat=len(flags)):
-        case = dict(zip(flags, values, strict=True))
-        found = what_to_import(**case)
-        into_empty = case['is_from_file'] and not (case['is_to_file'] or case['has_decisions'])
-        if into_empty:
-            assert found is Import.TAKE
-        else:
-            assert found is (Import.REFUSE if case['is_lost'] else Import.GO_ON)
 
 
 class Places:
@@ -172,6 +158,13 @@ def test_accepted_outcomes_that_no_counts_have_come_along(places):
     assert totals['candidate'].failure == len(names) > 5
     # the rest was for the champion, and runs
     assert totals['champion'].begun == 40 - len(names)
+
+
+def test_placements_come_along_also_where_nothing_is_decided(places):
+    places.start()
+    request(places.rig, 'running')
+    places.start('north')
+    assert places.rig.core.table.placements.find('running')
 
 
 def test_what_is_decided_in_both_is_asked_for(places):
