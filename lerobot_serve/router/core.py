@@ -117,7 +117,7 @@ class RouterCore:
         self.is_open = self.is_drained = False
         self._given, self._set_own = source.given, source.set_own
         warn = context.log_warning
-        store, self.follower = open_state(source, folder, context)
+        store, self.follower = open_state(source.current, folder, context)
         if store.damage:
             warn(f'state store damaged: {store.damage.text}')
         self.writer = StoreWriter(store, warn, context.log_info)

@@ -4,24 +4,16 @@ What comes along when a router changes its state: from its file to a shared stat
 another site. Pure.
 
 A file in the state folder names the shared state that the router used last; without it, that was
-`router.sqlite`. Decisions come along by themselves only into a shared state that has none:
-
-    decisions of the last state       into a shared state    into a state with     into a file
-    that the new one lacks            without decisions      others                or from a site
-    none                              TAKE                   GO_ON                 GO_ON
-    some                              TAKE                   REFUSE                REFUSE
-
-TAKE is for those of a file. `state_import` answers where this refuses.
+`router.sqlite`. Decisions come along by themselves only from a file into a shared state that has
+none. Otherwise a start is refused where the new state lacks some; `state_import` answers that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import auto, Enum
 from typing import Any
 
-from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.storage.decisions import BY_FILE, live_specs, to_json_value
+from lerobot_serve.router.storage.decisions import BY_FILE
 from lerobot_serve.router.storage.records import (
     Batch,
     CANARY,
@@ -42,24 +34,6 @@ from lerobot_serve.router.storage.store import Store
 ASK, LAST, NONE = 'ask', 'last', 'none'
 TEXT_LIMIT = 500
 Decisions = Mapping[DecisionKey, Any]
-
-
-class Import(Enum):
-    """What happens to the decisions of the last state."""
-
-    GO_ON, TAKE, REFUSE = auto(), auto(), auto()
-
-
-def what_to_import(
-    *, is_lost: bool, is_from_file: bool, is_to_file: bool, has_decisions: bool
-) -> Import:
-    """
-    Return what happens without a word of an operator. `is_lost`: the new state lacks decisions of
-    the last one; `has_decisions`: it has some.
-    """
-    if is_from_file and not is_to_file and not has_decisions:
-        return Import.TAKE
-    return Import.REFUSE if is_lost else Import.GO_ON
 
 
 def decided(decisions: Decisions) -> dict[DecisionKey, Any]:
@@ -104,22 +78,20 @@ def describe(decisions: Decisions) -> str:
     return '; '.join(texts)[:TEXT_LIMIT]
 
 
-def imported(last: StoreContent, new: Store, given: RouterParameters) -> tuple[Batch, Batch]:
+def imported(last: StoreContent, new: Store) -> tuple[Batch, Batch]:
     """
     Return what to write, the decisions last: so a new try is a whole one. Bars and drains of both
-    states hold, everything else is that of the last one. `given` are the parameters of file and
-    command line.
+    states hold, everything else is that of the last one.
     """
     decisions = decided(last.decisions)
     holds = withholding(new.content.decisions)
     for key in holds.keys() & decisions.keys():
         if key not in withholding(decisions):
             del decisions[key]
-    fields = {spec.name: spec.field for spec in live_specs()}
-    for (kind, name), row in decisions.items():
-        if kind == PARAMETER and name in fields:
-            # what it overrides, so that it is not an older value of a file
-            decisions[kind, name] = {**row, 'file': to_json_value(getattr(given, fields[name]))}
+    for key, row in decisions.items():
+        if key[0] == PARAMETER:
+            # what it overrides is the file of the router that starts with it
+            decisions[key] = {**row, 'file': None}
     base = newest_number(new)
     rollout = decisions.get(ROLLOUT)
     uncounted = [row for number, row in last.episodes if number > counted_until(rollout)]

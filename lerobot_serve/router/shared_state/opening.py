@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,17 +13,15 @@ import uuid
 from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.requirements import install_command
 from lerobot_serve.router.context import NodeContext
-from lerobot_serve.router.links import ParameterSource
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.shared_state.handover import (
     ASK,
     decided,
     describe,
-    Import,
     imported,
     LAST,
     lost_decisions,
     NONE,
-    what_to_import,
 )
 from lerobot_serve.router.storage.address import state_address, StateAddress
 from lerobot_serve.router.storage.records import Batch
@@ -44,7 +43,7 @@ INSTALL = f'state_url needs psycopg: {install_command("psycopg")} psycopg-binary
 
 
 def open_state(
-    source: ParameterSource, folder: Path, context: NodeContext
+    parameters: RouterParameters, folder: Path, context: NodeContext
 ) -> tuple[Store, StateFollower | None]:
     """
     Lock the folder, and open the store, and what follows it where others write it. One that is
@@ -53,7 +52,7 @@ def open_state(
     """
     lock = FolderLock(folder, context.name, 'state_folder')
     try:
-        store = _Opener(source, folder, context).run()
+        store = _Opener(parameters, folder, context).run()
     except BaseException:
         lock.release()
         raise
@@ -67,20 +66,43 @@ def open_state(
     from lerobot_serve.router.storage.postgres_store import PostgresStore
 
     assert isinstance(store, PostgresStore)
-    capacity = source.current.max_remembered_placements
+    capacity = parameters.max_remembered_placements
     return store, StateFollower(store, capacity, context.log_warning, context.log_info)
+
+
+def move_state(
+    parameters: RouterParameters, folder: Path, context: NodeContext
+) -> tuple[str, Store]:
+    """
+    Copy what a stopped router has decided into the state that `parameters` name, which is its own
+    from then on. Return the name of the last state, which stays as it is, and the new one, closed.
+    Raises as `open_state`.
+    """
+    last, name = last_address(folder), _name_of_last(folder)
+    if last is None and not (folder / FILE).exists():
+        raise StoreRefused(
+            f'no router has a state in {folder}: give its state_folder, or its name and namespace'
+        )
+    if last == state_address(parameters.state_url, parameters.state_site):
+        raise StoreRefused(
+            f'{name} is what this router used last: name another state_url or state_site, or none '
+            'to go back to its file'
+        )
+    store, _ = open_state(replace(parameters, state_import=LAST), folder, context)
+    store.close()
+    return name, store
 
 
 class _Opener:
     """Opens the states of one router."""
 
-    def __init__(self, source: ParameterSource, folder: Path, context: NodeContext) -> None:
-        self._source, self._folder, self._context = source, folder, context
+    def __init__(self, parameters: RouterParameters, folder: Path, context: NodeContext) -> None:
+        self._parameters, self._folder, self._context = parameters, folder, context
         self._run = uuid.uuid4().hex
 
     def run(self) -> Store:
         """Open the state, with what comes along from the last one. Raises StoreRefused."""
-        parameters = self._source.current
+        parameters = self._parameters
         address = state_address(parameters.state_url, parameters.state_site)
         store = self._open(address)
         try:
@@ -100,7 +122,7 @@ class _Opener:
     def _open(self, address: StateAddress | None, *, waits: bool = True) -> Store:
         """Return the store of an address; None is that of the folder. Raises StoreRefused."""
         context, when = self._context, self._context.local_time()
-        capacity = self._source.current.max_remembered_placements
+        capacity = self._parameters.max_remembered_placements
         if address is None:
             return SqliteStore(self._folder, capacity, when)
         try:
@@ -121,31 +143,26 @@ class _Opener:
         Return the store with what comes along from the last state (see handover). Raises
         StoreRefused.
         """
-        warn, choice = self._context.log_warning, self._source.current.state_import
+        warn, choice = self._context.log_warning, self._parameters.state_import
         if last is None and not (self._folder / FILE).exists():
             self._warn_of_other_sites(store)
             return store
-        name = last.name if last else str(self._folder / FILE)
+        name = _name_of_last(self._folder)
         if choice == NONE:
             warn(f'what was decided in {name} does not hold in {store.name}: state_import is none')
             return store
         before = self._open_last(last, name)
         before.close()
         lost = lost_decisions(before.content.decisions, store.content.decisions)
-        what = what_to_import(
-            is_lost=bool(lost),
-            is_from_file=last is None,
-            is_to_file=address is None,
-            has_decisions=bool(decided(store.content.decisions)),
-        )
-        if what is Import.REFUSE and choice != LAST:
+        is_new = last is None and not decided(store.content.decisions)
+        if not (lost or is_new):
+            return store
+        if not is_new and choice != LAST:
             raise StoreRefused(
                 f'this router used {name} last, and {store.name} lacks what was decided there '
                 f'({describe(lost)}); {CHOICES}'
             )
-        if what is Import.GO_ON:
-            return store
-        self._write(store, imported(before.content, store, self._source.given))
+        self._write(store, imported(before.content, store))
         if lost:
             warn(f'{store.name} has the decisions of {name} from now on: {describe(lost)}')
         store.close()
@@ -195,6 +212,12 @@ def last_address(folder: Path) -> StateAddress | None:
             f'{file} cannot be read ({error!r}); it names the state_url and state_site that this '
             'router used last: write them again, or remove it if that was router.sqlite'
         ) from error
+
+
+def _name_of_last(folder: Path) -> str:
+    """Return what texts call the state that the router of a folder used last."""
+    last = last_address(folder)
+    return last.name if last else str(folder / FILE)
 
 
 def remember_address(folder: Path, address: StateAddress | None) -> None:

@@ -10,7 +10,6 @@ to any: whoever decides second, from an older state, is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TYPE_CHECKING
 
@@ -202,14 +201,11 @@ class SharedState:
             if row.value is None or row.key[1] not in names:
                 continue
             by, value = row.value['by'].removeprefix('by '), row.value['value']
-            with self._authored(by):
+            with self.decisions.authored(by):
                 self._set(row.key[1], value, by)
         # the router that an operator asked has stored what they mean for the rollout
         if rows:
             self.canary.drop_pending()
-
-    def _authored(self, by: str) -> AbstractContextManager[None]:
-        return self.decisions.authored(by)
 
     def _set(self, name: str, value: Any, by: str) -> None:
         current = self.parameters()

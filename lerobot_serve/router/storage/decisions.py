@@ -36,7 +36,8 @@ from lerobot_serve.router.storage.records import (
 from lerobot_serve.router.storage.store import DecisionConflict
 from lerobot_serve.router.storage.writer import StoreWriter
 
-BY_HAND, BY_CANARY, BY_FILE = 'by hand', 'by the canary', 'by the file of'
+BY_HAND, BY_FILE = 'by hand', 'by the file of'
+CANARY_AUTHOR = 'the canary'
 # ROS parameters carry no name
 UNKNOWN_AUTHOR = 'unknown, by parameter'
 LIFT_HINT = 'lift it with `lerobot-serve rollout resume`, or LIFT_VERDICT of control_slot'
@@ -97,6 +98,10 @@ class DurableDecisions:
             file = to_json_value(getattr(given, spec.field))
             if self.writer.store.is_shared and known['value'] == file:
                 continue
+            if known['file'] is None and not self.writer.store.is_shared:
+                # it comes from another state
+                known = {**known, 'file': file}
+                self.writer.enqueue({(PARAMETER, spec.name): known})
             if known['file'] != file and not self.writer.store.is_shared:
                 texts.append(
                     f'{spec.name} is {file}, the value in the file; the restored value '
@@ -279,12 +284,8 @@ class DurableDecisions:
     @contextmanager
     def canary_transaction(self) -> Iterator[None]:
         """Store all decisions of the block in one transaction, as decisions of the canary."""
-        before, self._by = self._by, BY_CANARY
-        try:
-            with self.transaction():
-                yield
-        finally:
-            self._by = before
+        with self.authored(CANARY_AUTHOR), self.transaction():
+            yield
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -261,19 +261,12 @@ class StoreWriter:
                 receipts = tuple(self._receipts)
                 decided = (key for each in queue for key in each.batch.decisions)
                 self._in_work = {*batch.decisions, *decided}
-            # nobody else decides in a file: one transaction
-            together = [] if self.store.is_shared else queue
-            for waiting in together:
-                batch.decisions |= waiting.batch.decisions
             error = self._write(batch) if batch else ''
             if error:
-                for key in (key for waiting in together for key in waiting.batch.decisions):
-                    batch.decisions.pop(key, None)
                 self._requeue(batch)
             for waiting in queue:
-                if not together:
-                    # apart: each may come too late by itself
-                    error = error or self._write(waiting.batch, waiting)
+                # each by itself: where others decide, each may come too late
+                error = error or self._write(waiting.batch, waiting)
                 waiting.error = waiting.error or error
             self._in_work = set()
             for waiting in queue:

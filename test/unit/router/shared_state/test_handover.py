@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 import os
 from pathlib import Path
 
@@ -16,27 +15,15 @@ from support.router.site_rig import SiteRouter
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
-from lerobot_serve.router.shared_state.handover import Import, what_to_import
 from lerobot_serve.router.shared_state.opening import LAST_STATE
 from lerobot_serve.router.storage.store import StoreRefused
 from lerobot_serve.state_folder import FolderLock
+from lerobot_serve.tools.cli.main import main
 from lerobot_serve_interfaces.srv import ControlSlot
 
 R = ControlSlot.Request
 PLAN = ('50:1000', '100')
 NAME = '/policy_router'
-
-
-def test_what_comes_along_in_every_combination():
-    flags = ('is_lost', 'is_from_file', 'is_to_file', 'has_decisions')
-    for values in product([False, True], repeat=len(flags)):
-        case = dict(zip(flags, values, strict=True))
-        found = what_to_import(**case)
-        into_empty = case['is_from_file'] and not (case['is_to_file'] or case['has_decisions'])
-        if into_empty:
-            assert found is Import.TAKE
-        else:
-            assert found is (Import.REFUSE if case['is_lost'] else Import.GO_ON)
 
 
 class Places:
@@ -173,6 +160,13 @@ def test_accepted_outcomes_that_no_counts_have_come_along(places):
     assert totals['champion'].begun == 40 - len(names)
 
 
+def test_placements_come_along_also_where_nothing_is_decided(places):
+    places.start()
+    request(places.rig, 'running')
+    places.start('north')
+    assert places.rig.core.table.placements.find('running')
+
+
 def test_what_is_decided_in_both_is_asked_for(places):
     places.start('north', folder='other')
     places.split(30)
@@ -285,3 +279,70 @@ def test_a_note_that_cannot_be_read_is_refused(places):
     places.end()
     (places.folder / 'own' / LAST_STATE).write_text('{}')
     assert LAST_STATE in places.refused('north')
+
+
+class TestMove:
+    """`lerobot-serve router store move`, while the router is stopped."""
+
+    def move(self, places: Places, capsys, *words: str, site: str = '') -> tuple[int, str]:
+        places.end()
+        to = ['--state-url', places.url, '--state-site', site] if site else []
+        own = ['--state-folder', str(places.folder / 'own')]
+        status = main(['router', 'store', 'move', *own, *to, *words])
+        printed = capsys.readouterr()
+        return status, printed.out + printed.err
+
+    def test_a_file_becomes_a_site_of_two_and_comes_back(self, places, capsys):
+        places.start()
+        request(places.rig, 'running')
+        places.decide()
+        status, said = self.move(places, capsys, site='north')
+        assert status == 0 and 'arm hit the table' in said and '1 placements' in said
+        places.start('north')
+        places.assert_decided()
+        assert places.rig.core.table.placements.find('running')
+        assert not places.said('from now on')
+        places.split(20)
+        places.start('north', folder='other', split_percent=33)
+        assert places.rig.core.parameters.split_percent == 20
+        status, said = self.move(places, capsys)
+        assert status == 0 and 'split_percent is 20' in said
+        # also where its file says something else: what an operator has set holds
+        places.start(split_percent=33)
+        assert places.rig.core.parameters.split_percent == 20
+        assert places.is_barred()
+        assert places.rig.core.table.placements.find('running')
+        # and until that file changes, as everywhere
+        places.start(split_percent=34)
+        assert places.rig.core.parameters.split_percent == 34
+
+    def test_the_last_state_is_left_as_it_is(self, places, capsys):
+        places.start()
+        places.decide()
+        places.end()
+        before = (places.folder / 'own' / 'router.sqlite').read_bytes()
+        assert self.move(places, capsys, site='north')[0] == 0
+        assert (places.folder / 'own' / 'router.sqlite').read_bytes() == before
+
+    def test_what_cannot_be_moved_is_refused(self, places, capsys):
+        places.start()
+        places.decide()
+        places.rig.core.writer.flush()
+        running, places.rig = places.rig, None
+        status, said = self.move(places, capsys, site='north')
+        assert status == 1 and f'in use by {NAME}' in said
+        places.rig = running
+        status, said = self.move(places, capsys)
+        assert status == 1 and 'router.sqlite is what this router used last' in said
+        status, said = self.move(places, capsys, '--state-folder', str(places.folder / 'none'))
+        assert status == 1 and 'no router has a state in' in said
+        url = places.url.replace('@', ':secret@')
+        status, said = self.move(places, capsys, '--state-url', url)
+        assert status == 1 and 'must not contain a password' in said
+        status, said = self.move(places, capsys, '--state-url', f'{places.url}x')
+        assert status == 1 and 'does not exist' in said
+        assert main(['router', 'store', 'mvoe']) == 2
+        assert "'store mvoe' is not a step" in capsys.readouterr().err
+        # nothing was changed
+        places.start()
+        places.assert_decided()

@@ -15,7 +15,6 @@ from support.router.site_rig import Site
 from support.router.store_rig import site_store
 from support.waiting import wait_until
 
-from lerobot_serve.router.links import ParameterSource
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.shared_state import opening
 from lerobot_serve.router.storage import follower, postgres_store
@@ -326,8 +325,7 @@ class TestWaiting:
         monkeypatch.setattr(postgres_store, 'PostgresStore', Played)
         monkeypatch.setattr(follower, 'StateFollower', lambda *_: 'follower')
         parameters = RouterParameters(slot_prod=('/s',), state_url='postgresql://db/fleet')
-        source = ParameterSource(parameters, parameters, lambda **_: None)
-        return opening.open_state(source, tmp_path, context), reasons
+        return opening.open_state(parameters, tmp_path, context), reasons
 
     def test_it_says_why_and_goes_on_when_it_is_there(self, monkeypatch, tmp_path):
         answers = [StoreAway('refused'), StoreAway('starts'), None]
