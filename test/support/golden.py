@@ -7,7 +7,7 @@ After a change that is meant: `make golden`, and review what git then shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import unified_diff
 
 from prometheus_client.core import Metric
@@ -18,6 +18,8 @@ from support.paths import REPOSITORY
 
 FOLDER = REPOSITORY / 'test' / 'golden'
 OPTION = '--write-golden'
+# of a file that has its inputs, too
+OUTCOME, NEXT_TEXT = '\n==> ', '---\n'
 # a number that is not known yet is null
 NUMBERS = ('int', 'float', 'NoneType')
 
@@ -61,6 +63,12 @@ class Golden:
         lines = unified_diff(kept.splitlines(), text.splitlines(), 'kept', 'now', lineterm='')
         changed = '\n'.join(lines)
         assert not changed, f'test/golden/{name} differs; if it is meant: make golden\n{changed}'
+
+    def holds_outcomes(self, name: str, outcome: Callable[[str], str]) -> None:
+        """Fail where a text in the file `name` has no longer the outcome behind it."""
+        kept = (FOLDER / name).read_text()
+        texts = [each.partition(OUTCOME)[0] for each in kept.split(NEXT_TEXT)]
+        self.holds(name, NEXT_TEXT.join(f'{text}{OUTCOME}{outcome(text)}' for text in texts))
 
     def holds_reports(self, name: str, reports: Mapping[str, Report]) -> None:
         """Fail where a report, as text or as JSON, is no longer that of the file `name`."""
