@@ -68,3 +68,14 @@ def test_whatever_one_source_causes_the_others_are_shown(monkeypatch):
     state = encode(EdgeState(client_id='x', state=EdgeState.STREAMING))
     assert polled(recorder, left=state, right=state).malformed == 1
     assert list(document.newest[ROBOT]) == [RIGHT]
+
+
+def test_texts_are_shown_as_they_are_and_a_state_over_its_bounds_is_counted():
+    hostile, huge = '<script>alert(1)</script>\nevent: patch\n\n', EdgeState(client_id='right')
+    huge._reason = 'x' * 200_000
+    document = FleetDocument({}, 0)
+    state = encode(EdgeState(client_id=hostile, reason=hostile, state=EdgeState.STREAMING))
+    assert polled(FleetRecorder(document), left=state, right=encode(huge)).malformed == 1
+    assert list(document.newest[ROBOT]) == [LEFT]
+    row = document.newest[ROBOT][LEFT]
+    assert (row['client_id'], row['reason']) == (hostile, hostile)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from support.learner import shown_learner
@@ -54,6 +55,7 @@ def test_each_phase_says_whether_a_round_runs(phase):
 def test_what_is_not_known_is_absent():
     row = learner_row(learner_of(NODE, 'TRAINING'))
     assert not {'progress', 'loss', 'remaining_s'} & set(row)
+    assert learner_row(learner_of(NODE, 'TRAINING', loss=math.inf))['has_diverged']
 
 
 def test_hostile_texts_and_numbers_are_bounded_and_valid_json():
