@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from functools import partial
 import json
-from pathlib import Path
 
 import cv2
 import numpy as np
