@@ -6,7 +6,6 @@ from __future__ import annotations
 import getpass
 
 import pytest
-from support.refusals import refused
 from support.tools.operator_states import robot_of, router_of, slot_of
 
 from lerobot_serve.errors import UserError
@@ -101,19 +100,6 @@ RESOLVE = {
     'slot': lambda given, slots: resolve_slot(given, router_of('/r', slots=SLOTS[slots])),
     'policy': lambda given, slots: check_policy(given, SLOTS[slots][0]),
 }
-REFUSED = [
-    *(('router', given, found) for given, found in (('', []), ('', ROUTERS))),
-    *(('router', given, ROUTERS) for given in ('polcy_router', 'x')),
-    *(('router that was known', given, []) for given in ('', 'policy_router')),
-    ('router that was known', '/policy_router', ROUTERS[:1]),
-    ('router that was known', 'x', ROUTERS),
-    *(('robot', given, '7, 8') for given in ('robt_7', 'robot_9', 'tractor')),
-    *(('robot', *each) for each in (('robot_7', 'none'), ('tractor', 'forty'), ('arm', 'twins'))),
-    *(('slot', given, 'a, b') for given in ('B', 'slot_b', 'Slot a', 'c')),
-    ('slot', 'c', 'b'),
-    *(('policy', given, 'b') for given in ('raech', 'v9', '')),
-    ('policy', 'reach', 'loads'),
-]
 
 
 @pytest.mark.golden
@@ -121,5 +107,4 @@ def test_a_wrong_name_is_answered_with_the_right_ones(golden):
     def told(error: UserError) -> str:
         return f'{type(error).__name__}: {error}'
 
-    found = refused(REFUSED, lambda kind, *given: RESOLVE[kind](*given), UserError, told)
-    golden.holds('refusals/names.txt', found)
+    golden.holds_refusals('names', lambda kind, *given: RESOLVE[kind](*given), UserError, told)
