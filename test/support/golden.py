@@ -7,17 +7,22 @@ After a change that is meant: `make golden`, and review what git then shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from ast import literal_eval
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import unified_diff
+from typing import Any
 
 from prometheus_client.core import Metric
 
 from lerobot_serve.tools.output.json_text import json_text
 from lerobot_serve.tools.output.report import Report
 from support.paths import REPOSITORY
+from support.refusals import refused, Told
 
 FOLDER = REPOSITORY / 'test' / 'golden'
 OPTION = '--write-golden'
+# of a file that has its inputs, too
+OUTCOME, NEXT_TEXT = '\n==> ', '---\n'
 # a number that is not known yet is null
 NUMBERS = ('int', 'float', 'NoneType')
 
@@ -45,6 +50,13 @@ def _fields(found: object, place: str) -> Iterator[str]:
         yield f'{place}: {"number or null" if kind in NUMBERS else kind}'
 
 
+def _literal(line: str) -> tuple[Any, ...] | None:
+    try:
+        return literal_eval(f'({line},)')
+    except (SyntaxError, ValueError):
+        return None
+
+
 class Golden:
     """Compares texts with their files, or writes these."""
 
@@ -61,6 +73,29 @@ class Golden:
         lines = unified_diff(kept.splitlines(), text.splitlines(), 'kept', 'now', lineterm='')
         changed = '\n'.join(lines)
         assert not changed, f'test/golden/{name} differs; if it is meant: make golden\n{changed}'
+
+    def holds_outcomes(self, name: str, outcome: Callable[[str], str]) -> None:
+        """Fail where a text in the file `name` has no longer the outcome behind it."""
+        kept = (FOLDER / name).read_text()
+        texts = [each.partition(OUTCOME)[0] for each in kept.split(NEXT_TEXT)]
+        self.holds(name, NEXT_TEXT.join(f'{text}{OUTCOME}{outcome(text)}' for text in texts))
+
+    def holds_refusals(
+        self,
+        name: str,
+        act: Callable[..., object],
+        error: type[Exception],
+        told: Told = str,
+        more: Iterable[tuple[Any, ...]] = (),
+    ) -> None:
+        """
+        Fail where a case in the file `refusals/NAME.txt` is refused with another line.
+
+        `more` are those that are no literals of Python, or too long to be in the file.
+        """
+        lines = (FOLDER / 'refusals' / f'{name}.txt').read_text().splitlines()
+        cases = [*filter(None, map(_literal, lines[::2])), *more]
+        self.holds(f'refusals/{name}.txt', refused(cases, act, error, told))
 
     def holds_reports(self, name: str, reports: Mapping[str, Report]) -> None:
         """Fail where a report, as text or as JSON, is no longer that of the file `name`."""

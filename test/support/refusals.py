@@ -17,6 +17,7 @@ SHOWN = 40
 CASE_SHOWN = 200
 
 Place = tuple[str | int, ...]
+Told = Callable[[Any], str]
 
 
 def refusals(
@@ -31,7 +32,7 @@ def refused(
     cases: Iterable[tuple[Any, ...]],
     act: Callable[..., object],
     error: type[Exception],
-    told: Callable[[Any], str] = str,
+    told: Told = str,
 ) -> str:
     """Return each case with the one line that it is refused with; fail where one is not."""
     lines = []

@@ -19,6 +19,7 @@ from lerobot_serve.tools.recorder.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.options import RecordingRules
 from lerobot_serve.tools.recorder.strategies.episodic import EpisodicWriter
 from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
+from support.contract.records_of import record_of
 
 RULES = RecordingRules()
 EDGE, ROBOT = '/arm/edge_controller', 'arm_1'
@@ -48,59 +49,22 @@ def text(content: str) -> bytes:
     return writer.finish()
 
 
-def executed(
-    episode_id: str,
-    step: int,
-    *,
-    source: str = 'policy',
-    cage_result: str = 'pass',
-    stamp_ns: int = 0,
-    client_id: str = ROBOT,
-    policy: str = 'p@1',
-) -> bytes:
-    action = records.ExecutedAction(
-        Time.of_ns(stamp_ns),
-        step,
-        1,
-        1,
-        1,
-        cage_result=records.ExecutedAction.CageResult.named(cage_result),
-        source=records.ExecutedAction.Source.named(source),
-        client_id=client_id,
-        episode_id=episode_id,
-        slot='prod',
-        policy=policy,
-    )
-    return encode(action)
+def executed(episode_id: str, step: int, *, stamp_ns: int = 0, **fields: object) -> bytes:
+    numbers = {'control_step': step, 'seq': 1, 'session_epoch': 1, 'episode': 1}
+    place = {'client_id': ROBOT, 'episode_id': episode_id, 'slot': 'prod', 'policy': 'p@1'}
+    made = numbers | place | fields
+    return encode(record_of(records.ExecutedAction, stamp=Time.of_ns(stamp_ns), **made))
 
 
-def state(
-    episode_id: str,
-    *,
-    state: str = 'streaming',
-    intervention: str = 'none',
-    stalls: int = 0,
-    stamp_ns: int = 0,
-    client_id: str = ROBOT,
-) -> bytes:
-    message = records.EdgeState(
-        Time.of_ns(stamp_ns),
-        client_id,
-        '/policy_server',
-        episode_id,
-        'reach',
-        'prod',
-        'p@1',
-        records.EdgeState.State.named(state),
-        intervention=records.EdgeState.Intervention.named(intervention),
-        stalls=stalls,
-    )
-    return encode(message)
+def state(episode_id: str, *, stamp_ns: int = 0, **fields: object) -> bytes:
+    place = {'client_id': ROBOT, 'server': '/policy_server', 'episode_id': episode_id}
+    made = {'task': 'reach', 'slot': 'prod', 'policy': 'p@1', 'state': 'streaming'} | fields
+    return encode(record_of(records.EdgeState, stamp=Time.of_ns(stamp_ns), **(place | made)))
 
 
 def outcome(episode_id: str, result: str, client_id: str = ROBOT) -> bytes:
-    number = records.EpisodeOutcome.Outcome.named(result)
-    return encode(records.EpisodeOutcome(Time(1), client_id, episode_id, number))
+    place = {'client_id': client_id, 'episode_id': episode_id}
+    return encode(record_of(records.EpisodeOutcome, stamp=Time(1), outcome=result, **place))
 
 
 class RecorderRig:

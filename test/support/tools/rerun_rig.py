@@ -21,6 +21,7 @@ from lerobot_serve.contract.schema import MsgType
 from lerobot_serve.contract.types import Time
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, INTERFACES, OBSERVATION
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION
+from support.contract.records_of import record_of
 from support.tools.bag_rig import open_session_event
 
 ROBOT = 'robot_7'
@@ -30,7 +31,6 @@ BEGIN_NS = 1_780_000_000_000_000_000
 # the clock of the robot is another one
 CLOCK_AHEAD_NS = 3600 * 10**9
 STEP_NS = 100_000_000
-Rung = records.EdgeState.Rung
 
 
 @dataclass
@@ -56,34 +56,27 @@ class Scene:
         wanted: list[float],
         commanded: list[float] | None = None,
         *,
-        seq: int = 0,
-        row: int = 0,
         cage: str = 'pass',
-        rung: str = 'policy',
-        policy: str = 'reach@1',
-        slot: str = 'prod',
-        reason: str = '',
+        row: int = 0,
+        **fields: object,
     ) -> BagMessage:
         self.control_step += 1
-        source = records.ExecutedAction.Source
-        action = records.ExecutedAction(
-            self.stamp(),
-            self.control_step,
-            seq,
-            1,
-            1,
-            row,
-            0.25,
-            records.ExecutedAction.CageResult.named(cage),
-            Rung.named(rung),
-            source.POLICY if rung == 'policy' else source.LADDER,
-            self.robot,
-            'ep',
-            slot,
-            policy,
-            reason,
-            np.array(wanted, np.float32),
-            np.array(wanted if commanded is None else commanded, np.float32),
+        given = {'rung': 'policy', 'slot': 'prod', 'policy': 'reach@1', **fields}
+        action = record_of(
+            records.ExecutedAction,
+            stamp=self.stamp(),
+            control_step=self.control_step,
+            session_epoch=1,
+            episode=1,
+            chunk_row=row,
+            age_s=0.25,
+            cage_result=cage,
+            source='policy' if given['rung'] == 'policy' else 'ladder',
+            client_id=self.robot,
+            episode_id='ep',
+            raw=np.array(wanted, np.float32),
+            commanded=np.array(wanted if commanded is None else commanded, np.float32),
+            **given,
         )
         return self.send(f'/{self.robot}/edge_controller/executed_action', action)
 
@@ -97,31 +90,19 @@ class Scene:
         self,
         connection: str = 'streaming',
         *,
-        rung: str = 'policy',
-        reason: str = '',
-        paused: bool = False,
-        episode: str = 'ep',
-        stalls: int = 0,
         dropped: dict[str, int] | None = None,
+        **fields: object,
     ) -> BagMessage:
-        state = records.EdgeState(
-            self.stamp(),
-            self.robot,
-            '/policy_server',
-            episode,
-            'task',
-            'prod',
-            'reach@1',
-            records.EdgeState.State.named(connection),
-            Rung.named(rung),
-            paused,
-            reason=reason,
-            queue_remaining_s=0.5,
-            action_age_s=0.1,
-            round_trip_ms=20.0,
-            network_ms=5.0,
-            stalls=stalls,
+        numbers = {'queue_remaining_s': 0.5, 'action_age_s': 0.1}
+        numbers |= {'round_trip_ms': 20.0, 'network_ms': 5.0}
+        place = {'client_id': self.robot, 'server': '/policy_server', 'episode_id': 'ep'}
+        place |= {'task': 'task', 'slot': 'prod', 'policy': 'reach@1', 'rung': 'policy'}
+        state = record_of(
+            records.EdgeState,
+            stamp=self.stamp(),
+            state=connection,
             dropped=tuple(records.DropCount(*each) for each in (dropped or {}).items()),
+            **(numbers | place | fields),
         )
         return self.send(f'/{self.robot}/edge_controller/state', state)
 

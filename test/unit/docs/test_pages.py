@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages: the length of their lines, their diagrams, and their places in the site."""
+"""The pages: lines, diagrams, pictures, their places in the site, and what they list."""
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
 import re
 
 import pytest
 from support.docs.docs_rig import REPOSITORY
 import yaml
 
+from lerobot_serve.edge.decisions import Decision
 from lerobot_serve.edge.session.connection import ConnectionState
+from lerobot_serve.learner.memory.memory import PAUSED
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.storage import postgres, records, sqlite_rows
 from lerobot_serve.tools.reference.diagrams import DIAGRAMS, with_diagrams
+from lerobot_serve.tools.reference.durable_state import DURABLE_STATES, EDGE, LEARNER, ROUTER
 
 LINE_LENGTH = 100
 DOCS = REPOSITORY / 'docs'
@@ -137,3 +143,55 @@ def flat(pages: str | list[str]) -> list[str]:
 
 def read(name: str) -> str:
     return (DOCS / name).read_text()
+
+
+VIEW = re.compile(r"^    \['(\w+)', '\w+'\],$", re.MULTILINE)
+PAGE = REPOSITORY / 'lerobot_serve' / 'tools' / 'dashboard' / 'page' / 'index.html'
+
+
+def views() -> list[str]:
+    """Return the views of the page, as its navigation has them."""
+    listed = PAGE.read_text().partition('const VIEWS = [')[2].partition('];')[0]
+    return VIEW.findall(listed)
+
+
+def test_each_picture_is_on_a_page():
+    texts = ''.join(page.read_text() for page in [*DOCS.glob('*.md'), REPOSITORY / 'README.md'])
+    assert [file.name for file in (DOCS / 'images').iterdir() if file.name not in texts] == []
+
+
+def test_the_dashboard_has_a_picture_of_each_view_in_both_themes():
+    assert len(views()) == 6
+    wanted = {f'dashboard_{view}_{theme}.png' for view in views() for theme in ('dark', 'light')}
+    assert {file.name for file in (DOCS / 'images').glob('dashboard_*')} == wanted
+
+
+def test_the_script_that_draws_them_has_all_views_and_its_data():
+    pytest.importorskip('PIL', reason='Pillow comes with torch, which is not installed')
+    file = REPOSITORY / '.ci' / 'screenshots.py'
+    spec = importlib.util.spec_from_file_location('screenshots', file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert sorted(module.VIEWS) == sorted(views())
+    assert {'robots', 'routers'} <= module.example_sections().keys()
+
+
+RECORDS_OF_ROUTER = {records.PARAMETER, records.DRAIN, records.VERDICT, records.CANARY}
+# the kinds are rows of `decisions`; the others protect, or say who uses the state
+OTHERS = {'decisions', 'seal', 'members', 'store'}
+
+
+def listed(node: str) -> set[str]:
+    return {each.kind for each in DURABLE_STATES if each.node == node}
+
+
+@pytest.mark.parametrize('source', [sqlite_rows, postgres])
+def test_each_table_of_a_router_is_listed(source):
+    text = Path(source.__file__).read_text()
+    made = set(re.findall(r'CREATE TABLE (?:IF NOT EXISTS )?(\w+)', text))
+    assert listed(ROUTER) == RECORDS_OF_ROUTER | (made - OTHERS)
+
+
+def test_each_decision_of_a_robot_is_listed():
+    assert listed(EDGE) == {each.file for each in Decision}
+    assert listed(LEARNER) == {PAUSED}

@@ -16,7 +16,6 @@ from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.diagnosis.rules import RULES
 from lerobot_serve.tools.traces.reader import read_records
 
-REPOSITORY = REPOSITORY
 INCIDENT = REPOSITORY / 'docs' / 'incidents' / 'stutter'
 PAGE = (REPOSITORY / 'docs' / 'runbook.md').read_text()
 LEFT_OUT = '...'

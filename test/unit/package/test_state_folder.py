@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a node keeps what it has to know when it is started again, and that it alone does."""
+"""Files that a node needs later: whole, in its state folder alone, and private if secret."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import socket
 import stat
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from lerobot_serve.atomic_file import replacement_of
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.private_file import mode_of_others
 from lerobot_serve.state_folder import FolderLock, OWNER_FILE, state_folder
 
 
@@ -187,3 +190,63 @@ def test_a_folder_that_is_a_file_is_refused(home):
     (home / 'file').touch()
     with pytest.raises(UserError, match=r'cannot be opened: .*; set another state_folder'):
         owned(home / 'file')
+
+
+@pytest.mark.parametrize('durable', [False, True])
+def test_the_new_content_takes_the_place_of_the_old(tmp_path, durable):
+    file = tmp_path / 'file'
+    file.write_text('old')
+    with replacement_of(file, durable=durable) as part:
+        part.write_text('new')
+        assert file.read_text() == 'old'
+    assert file.read_text() == 'new'
+    assert os.listdir(tmp_path) == ['file']
+
+
+def test_an_error_keeps_the_old_content_and_leaves_no_part(tmp_path):
+    file = tmp_path / 'file'
+    file.write_text('old')
+    with pytest.raises(KeyboardInterrupt), replacement_of(file, suffix='.new') as part:
+        part.write_text('half')
+        assert part.name == 'file.new'
+        raise KeyboardInterrupt
+    assert file.read_text() == 'old'
+    assert os.listdir(tmp_path) == ['file']
+
+
+def test_a_block_that_writes_nothing_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError), replacement_of(tmp_path / 'file'):
+        pass
+    assert not os.listdir(tmp_path)
+
+
+ROOT, USER = 0, 1000
+
+
+def mode_of(owner: int, mode: int) -> int:
+    status = SimpleNamespace(st_uid=owner, st_mode=0o100000 | mode)
+    return mode_of_others(SimpleNamespace(stat=lambda: status))
+
+
+@pytest.mark.parametrize('owner', [ROOT, USER])
+def test_every_mode(owner: int):
+    for mode in range(0o1000):
+        group, others = mode >> 3 & 7, mode & 7
+        # writing or running is never the right of a group
+        is_private = others == 0 and (group == 0 or (group == 4 and owner == ROOT))
+        assert (mode_of(owner, mode) == 0) is is_private, oct(mode)
+
+
+def test_a_file_of_this_user(tmp_path):
+    file = tmp_path / 'secret'
+    file.touch(0o600)
+    assert mode_of_others(file) == 0
+    file.chmod(0o604)
+    assert mode_of_others(file) == 0o004
+    file.chmod(0o640)
+    assert mode_of_others(file) == (0 if os.getuid() == ROOT else 0o040)
+
+
+def test_a_file_that_is_missing_raises(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        mode_of_others(tmp_path / 'none')

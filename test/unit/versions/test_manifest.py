@@ -12,7 +12,6 @@ from pathlib import PurePosixPath
 from hypothesis import example, given
 from hypothesis import strategies as st
 import pytest
-from support import refusals
 from support.versions.version_rig import CREATED, SHA
 
 from lerobot_serve.versions.errors import ManifestError
@@ -108,25 +107,9 @@ def test_a_hash_of_another_form_is_refused(sha256):
     assert 'files[0]: sha256 must be' in refused(files=[file_entry(sha256=sha256)])
 
 
+# with those of test/golden/refusals/manifest_rules.txt
 MISTAKES = [
-    ({'format_version': 2},),
-    ({'format_version': 2, 'new': 1},),
-    ({'id': 'act'},),
-    ({'id': 'act@0123456789ABCDEF'},),
-    ({'id': '../a@0123456789abcdef'},),
-    ({'id': f'{ID}\n'},),
-    ({'policy_kind': 'a/b'},),
-    ({'parent': 'v1'},),
-    ({'parent': ID},),
-    ({'dataset_sha256': 'abc'},),
-    ({'hub': 'user/act@main'},),
-    ({'note': 'two\nlines'},),
     ({'note': 'x' * 1001},),
-    ({'note': '\x1b[31m'},),
-    ({'sources': ['ftp://host']},),
-    ({'sources': ['/a'] * 9},),
-    ({'created': '2026-13-01T00:00:00Z'},),
-    ({'created': '2026-1-1T0:0:0Z'},),
     ({'files': [file_entry()] * 2},),
     ({'files': [file_entry(path='b'), file_entry(path='a')]},),
     ({'files': [file_entry(path='a'), file_entry(path='a/b')]},),
@@ -136,8 +119,9 @@ MISTAKES = [
 
 @pytest.mark.golden
 def test_each_rule_is_said(golden):
-    said = refusals.refused(MISTAKES, lambda changes: parsed(**changes), ManifestError)
-    golden.holds('refusals/manifest_rules.txt', said)
+    golden.holds_refusals(
+        'manifest_rules', lambda changes: parsed(**changes), ManifestError, more=MISTAKES
+    )
 
 
 def test_too_many_files_are_refused():

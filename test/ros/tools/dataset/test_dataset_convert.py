@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags become a LeRobotDataset: values, frames, append, kills, disk and locks."""
+"""Bags become a LeRobotDataset: values, frames, groups, append, kills, disk and locks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 import cv2
 import numpy as np
 import pytest
-from support.tools.datasets import dataset, ids_of, records_of, rows_of
+from support.tools.datasets import bag_of, dataset, ids_of, records_of, rows_of
 
 from benchmarks.recording.example_bag import EdgeBag, ROBOT_FILE
 from lerobot_serve.tools.dataset import convert, lerobot_writer
@@ -356,3 +356,25 @@ def test_bags_without_episodes_and_without_lerobot_say_what_to_do(
     assert dataset(bag, tmp_path / 'out') == 1
     assert 'pip install' in capsys.readouterr().err
     assert not list(tmp_path.glob('out*'))
+
+
+NAMES = tuple(f'episode_{number}' for number in range(7))
+
+
+@pytest.mark.parametrize('vcodec', ['h264', 'png'])
+def test_in_groups_of_two_as_at_once(tmp_path, monkeypatch, vcodec):
+    bag = bag_of(tmp_path / 'bag', NAMES)
+    outs = {size: tmp_path / f'by_{size}' for size in (2, 100)}
+    for size, out in outs.items():
+        monkeypatch.setattr(lerobot_writer, 'GROUP_SIZE', size)
+        assert dataset(bag, out, '--check', '--vcodec', vcodec) == 0
+    assert rows_of(outs[2]) == rows_of(outs[100])
+    for out in outs.values():
+        assert tuple(ids_of(out)) == NAMES
+    # and more behind them
+    more = bag_of(tmp_path / 'more', tuple(f'{name}_more' for name in NAMES))
+    monkeypatch.setattr(lerobot_writer, 'GROUP_SIZE', 2)
+    assert dataset(more, outs[2], '--append', '--check', '--vcodec', vcodec) == 0
+    rows = rows_of(outs[2])
+    assert [row['index'] for row in rows] == list(range(len(rows)))
+    assert len(ids_of(outs[2])) == rows[-1]['episode_index'] + 1 == 2 * len(NAMES)

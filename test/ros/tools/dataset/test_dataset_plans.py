@@ -46,10 +46,16 @@ def plans_of(*bags: Path) -> list[EpisodePlan]:
     return list(plan_recorded(index_of(*bags)))
 
 
-def test_a_row_names_the_newest_messages_of_its_step(tmp_path):
-    bag = EdgeBag(tmp_path / 'bag')
-    bag.episode('one', 6)
+def plan_of(folder: Path, *episode: object, robot_file: str = ROBOT_FILE, **more: object):
+    """Return the plan of a bag with one episode."""
+    bag = EdgeBag(folder / 'bag', robot_file=robot_file)
+    bag.episode(*episode, **more)
     (plan,) = plans_of(bag.close())
+    return plan
+
+
+def test_a_row_names_the_newest_messages_of_its_step(tmp_path):
+    plan = plan_of(tmp_path, 'one', 6)
     assert [row.messages[0].number for row in plan.rows] == list(range(6))
     assert [key.topic for key in plan.rows[0].messages] == [
         '/arm/joint_states',
@@ -69,9 +75,7 @@ def test_a_slow_camera_gives_the_same_frame_to_several_rows(tmp_path):
         if step.number % 3:
             step.frames['front'] = None
 
-    bag = EdgeBag(tmp_path / 'bag')
-    bag.episode('one', 7, change=every_third)
-    (plan,) = plans_of(bag.close())
+    plan = plan_of(tmp_path, 'one', 7, change=every_third)
     assert [row.messages[1].number for row in plan.rows] == [0, 0, 0, 1, 1, 1, 2]
 
 
@@ -80,9 +84,7 @@ def test_a_camera_that_stops_cuts_the_episode_and_takes_its_label(tmp_path):
         if step.number >= 10:
             step.frames['wrist'] = None
 
-    bag = EdgeBag(tmp_path / 'bag')
-    bag.episode('one', 60, change=stop)
-    (plan,) = plans_of(bag.close())
+    plan = plan_of(tmp_path, 'one', 60, change=stop)
     # rows 0 to 9, and those within half a second
     assert 24 <= len(plan.rows) <= 25
     assert 'wrist' in plan.cut and '0.5 s' in plan.cut
@@ -94,9 +96,7 @@ def test_a_camera_that_begins_late_costs_the_rows_before(tmp_path):
         if step.number < 4:
             step.frames['front'] = None
 
-    bag = EdgeBag(tmp_path / 'bag')
-    bag.episode('one', 8, change=late)
-    (plan,) = plans_of(bag.close())
+    plan = plan_of(tmp_path, 'one', 8, change=late)
     assert len(plan.rows) == 4 and not plan.cut
     assert sum(plan.left_out.values()) == 4
 
@@ -305,10 +305,8 @@ def test_filters_of_one_kind_are_alternatives_and_others_all_hold(tmp_path):
     ],
 )
 def test_a_wrong_robot_file_is_refused_with_the_reason(tmp_path, text, says):
-    bag = EdgeBag(tmp_path / 'bag', robot_file=text)
-    bag.episode('one', 2)
     with pytest.raises(DatasetError, match=says):
-        plans_of(bag.close())
+        plan_of(tmp_path, 'one', 2, robot_file=text)
 
 
 def test_a_robot_file_of_another_robot_is_refused(tmp_path):
@@ -316,10 +314,8 @@ def test_a_robot_file_of_another_robot_is_refused(tmp_path):
         '  gripper.pos: {joint: gripper, min: -3, max: 3, max_step: 0.3}\n', ''
     )
     assert fewer != ROBOT_FILE
-    bag = EdgeBag(tmp_path / 'bag', robot_file=fewer)
-    bag.episode('one', 2)
     with pytest.raises(DatasetError, match='does not fit'):
-        plans_of(bag.close())
+        plan_of(tmp_path, 'one', 2, robot_file=fewer)
 
 
 def test_each_episode_is_read_with_the_robot_file_of_its_time(tmp_path):
@@ -353,9 +349,7 @@ def test_a_bag_without_source_timestamps_is_refused(tmp_path):
 
 
 def test_hostile_ids_are_only_text(tmp_path):
-    bag = EdgeBag(tmp_path / 'bag')
-    bag.episode('../../etc/\x1b[2J', 2, client='/tmp/x\n')
-    (plan,) = plans_of(bag.close())
+    plan = plan_of(tmp_path, '../../etc/\x1b[2J', 2, client='/tmp/x\n')
     assert '\x1b' not in plan.title and '\n' not in plan.title
 
 
@@ -442,9 +436,7 @@ def test_a_policy_action_that_is_not_finite_is_not_known(tmp_path):
         if step.number == 1:
             step.action.raw = [float('nan'), *step.action.raw[1:]]
 
-    bag = EdgeBag(tmp_path / 'bag')
-    bag.episode('one', 2, change=spoil)
-    (plan,) = plans_of(bag.close())
+    plan = plan_of(tmp_path, 'one', 2, change=spoil)
     state = np.zeros(6)
     rows = [
         row_values(plan, n, state=state, frames={}, command=None, is_labelled=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Robots by the verbs of an operator, with a real edge and a real server."""
+"""Robots and policies by the verbs of an operator, with a real edge and a real server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import signal
 import pytest
 from support.golden import form_of, Golden
 from support.nodes.operator import one_client, Operator
+from support.nodes.steering import Steering
 from support.processes.stopped_process import halt
 from support.tools.completion import completed
 
 from lerobot_serve.tools.operate.names import operator_name
-from lerobot_serve_interfaces.msg import EdgeState
+from lerobot_serve_interfaces.msg import EdgeState, ServerStatus
 
 pytestmark = pytest.mark.long
 
@@ -129,3 +130,29 @@ def test_a_shell_completes_the_names_of_live_robots(edge_rig, tmp_path):
     assert completed('lerobot-serve robot robot_', tmp_path) == ['robot_1']
     assert completed('lerobot-serve robot robot_1 reset-', tmp_path) == ['reset-cage']
     assert 'promote' in completed('lerobot-serve rollout p', tmp_path)
+
+
+@pytest.fixture
+def new(tmp_path):
+    made = Steering(tmp_path / 'new')
+    yield made
+    made.open_gates()
+    made.end()
+
+
+def test_a_policy_is_swapped_by_an_operator(rig, new, tmp_path, capsys, monkeypatch):
+    rig.start(policy_kind='steered', policy_root=str(tmp_path))
+    operator, before = Operator(capsys), rig.status().policy
+    path = new.folder_path()
+    with one_client(monkeypatch):
+        assert 'add --yes' in operator.needs_yes('swap', '/policy_server', path)
+        refusal = operator.is_refused('swap', '/policy_server', '/elsewhere', '--yes')
+        assert 'copy the policy there. Nothing was changed' in refusal
+        assert 'did you mean /policy_server?' in operator.is_refused_within(
+            '1', 'swap', '/policy_servr', path, '--yes'
+        )
+        text = operator.does('swap', 'policy_server', path, '--wait')
+    after = rig.status()
+    assert after.policy != before
+    assert f'policy: {before} -> {after.policy}' in text
+    assert after.swap == ServerStatus.SWAP_DONE

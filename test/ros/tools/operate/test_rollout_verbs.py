@@ -23,7 +23,6 @@ from support.nodes.zenoh_links import both_links
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.tools.operate.fleet_client import FleetClient
 from lerobot_serve_interfaces.msg import CanaryState
-from lerobot_serve_interfaces.srv import ControlSlot
 
 pytestmark = pytest.mark.long
 CONFIRM = 'lerobot_serve.tools.cli.operator_options.Operator.confirm'
@@ -206,26 +205,6 @@ def test_operators_roll_back_at_once_and_a_router_that_dies_is_reported(
     assert '50 % of new episodes to slot a' in operator.error
     # it was killed, and a frozen one looks the same
     assert f'{ROUTER} answered until' in operator.is_refused_within('1', 'rollout', 'status')
-
-
-def test_two_operators_who_promote_a_step_promote_it_once(router_rig, operator, monkeypatch):
-    two_slots(router_rig, 'a')
-    with one_client(monkeypatch):
-        operator.does('rollout', 'start', '--plan', '5,25,50,100')
-        router_rig.wait(lambda: phase(router_rig) == CanaryState.RUNNING, 'the first step')
-
-        # another operator is faster: after this one has read the state
-        def promoted(*_: object, **__: object) -> bool:
-            assert router_rig.control(ControlSlot.Request.CANARY_PROMOTE, reason='ann').success
-            return False
-
-        with monkeypatch.context() as patched:
-            patched.setattr(CONFIRM, promoted)
-            told = operator.does('rollout', 'promote')
-        assert 'done already: not promoted: the command is for CanaryState.step 0' in told
-        assert 'step: 1 -> 2' in told
-        router_rig.wait(lambda: router_rig.watch.last[CanaryState].step == 1, 'one step')
-        assert 'step: 2 -> 3' in operator.does('rollout', 'promote')
 
 
 @pytest.mark.slow

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recorder in a process of its own beside a real edge: episodes, buttons, a killed sender."""
+"""A recorder in a process of its own: episodes, buttons, a killed sender, a fast topic."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+import time
 
 import pytest
+from rclpy.qos import QoSProfile
+from std_msgs.msg import UInt32
 from std_srvs.srv import Trigger
 from support.middleware.blocked_port import block
 from support.nodes.edge_rig import EDGE, EdgeRig
 from support.nodes.played_robot import ROBOT
-from support.nodes.recorder_process import (
-    LIMIT_S,
-    recorder,
-    run_episode,
-    wait_until_heard,
-)
+from support.nodes.recorder_process import LIMIT_S, recorder, run_episode, wait_until_heard
 from support.nodes.service_asking import ask as ask_service
 from support.tools.recorder_rig import bags, messages
+from support.waiting import wait_until
 
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
@@ -119,3 +118,25 @@ def test_a_recorder_that_a_killed_sender_made_deaf_records_again(rig, tmp_path):
     (bag,) = bags(tmp_path / 'bags')
     steps = [each.control_step for each in executed(bag)]
     assert steps == list(range(steps[0], steps[0] + len(steps))) and len(steps) >= 10
+
+
+TOPIC = '/fast'
+BURST, BURSTS, PERIOD_S = 20, 200, 0.02
+
+
+@pytest.mark.slow
+def test_a_topic_that_is_faster_than_the_waits_is_recorded(node, tmp_path):
+    publisher = node.create_publisher(UInt32, TOPIC, QoSProfile(depth=1000))
+    bag = tmp_path / 'bag'
+    with recorder(bag, '--topic', TOPIC) as process:
+        wait_until(lambda: f'recording {TOPIC} ' in process.log, 'it is recorded', LIMIT_S)
+        wait_until(publisher.get_subscription_count, 'they have met', LIMIT_S)
+        for number in range(BURST * BURSTS):
+            publisher.publish(UInt32(data=number))
+            if number % BURST == BURST - 1:
+                time.sleep(PERIOD_S)
+        assert process.stop() == 0, process.log
+    found = [int.from_bytes(each.data[4:8], 'little') for each in messages(bag)]
+    assert found == sorted(set(found))
+    # a message a wait would be a tenth of them; a machine that stands still may lose some
+    assert len(found) > 0.9 * BURST * BURSTS

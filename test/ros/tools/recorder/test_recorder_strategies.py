@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strategies of a recorder with what triggers them for real: a person, a camera, time."""
+"""Strategies of a recorder with what triggers them for real: a person, a camera."""
 
 from __future__ import annotations
 
 from functools import partial
 import json
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -50,10 +49,6 @@ def run_episode(rig: EdgeRig, episode_id: str, *, is_helped: bool = False) -> No
     run.result()
 
 
-def control_steps(bag: Path) -> list[int]:
-    return [decode(ExecutedAction, each.data).control_step for each in messages(bag, EXECUTED)]
-
-
 @pytest.fixture
 def person(edge_rig) -> Person:
     edge_rig.robot += DEVICE
@@ -80,22 +75,6 @@ def test_dagger_keeps_the_episode_in_which_a_person_commanded(edge_rig, person, 
     steps = [decode(ExecutedAction, each.data) for each in messages(bag, EXECUTED)]
     assert {'policy', 'person'} <= {each.source.word for each in steps}
     assert {LEADER, JOY} <= {each.topic for each in messages(bag)}
-
-
-@pytest.mark.slow
-def test_a_takeover_saves_a_highlight(edge_rig, person, tmp_path):
-    root = tmp_path / 'bags'
-    words = ('--strategy', 'highlight', '--before', '2', '--after', '0.3')
-    with recorder(root, *words) as process:
-        wait_until_recorded(edge_rig, process, EXECUTED_TOPIC, JOINT_TOPIC)
-        run_episode(edge_rig, 'helped', is_helped=True)
-        edge_rig.wait(lambda: bags(root), 'the highlight')
-        assert process.stop() == 0, process.log
-    (bag,) = bags(root)
-    assert '_takeover_' in bag.name
-    sources = [decode(ExecutedAction, each.data).source.word for each in messages(bag, EXECUTED)]
-    # before and after
-    assert (sources[0], 'person' in sources) == ('policy', True)
 
 
 @pytest.mark.slow
@@ -133,19 +112,3 @@ def test_a_highlight_has_compressed_pictures_with_the_times_of_the_camera(edge_r
     found = [bool(set(each.input_ids) & sent) for each in steps]
     # but for those whose picture came before the ring began
     assert all(found[found.index(True) :]), (len(found), [i for i, f in enumerate(found) if not f])
-
-
-@pytest.mark.slow
-def test_slices_follow_each_other_without_a_gap(edge_rig, tmp_path):
-    edge_rig.start_server()
-    edge_rig.start()
-    edge_rig.wait_for_play()
-    root = tmp_path / 'bags'
-    with recorder(root, '--strategy', 'sentry', '--slice-time', '0.5') as process:
-        wait_until_recorded(edge_rig, process, EXECUTED_TOPIC, JOINT_TOPIC)
-        edge_rig.wait(lambda: len(bags(root)) >= 3, 'three slices')
-        assert process.stop() == 0, process.log
-    steps = [step for bag in bags(root) for step in control_steps(bag)]
-    assert steps == list(range(steps[0], steps[0] + len(steps)))
-    for bag in filter(control_steps, bags(root)):
-        assert f'{EDGE}/robot_file' in {each.topic for each in messages(bag)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live server and robot are recorded, and what was recorded is asked again."""
+"""A live server and robot are recorded or traced, and what was kept is asked again."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION as OPENED
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve_interfaces.msg import (
-    Observation,
-)
+from lerobot_serve_interfaces.msg import Observation
 from lerobot_serve_interfaces.srv import OpenSession
 
 KIND = 'recurrent'
@@ -207,3 +205,27 @@ def play(rig: ServerRig, bags: Bags) -> None:
         then, now = wire_chunk.decode(answer), robot.take()
         assert now.header == then.header
         assert now.robot.tobytes() == then.robot.tobytes()
+
+
+TRACED = 8
+
+
+def test_a_server_that_was_killed_is_asked_again(rig, tmp_path, capsys):
+    folder = tmp_path / 'trace'
+    process = rig.start(
+        policy_kind=KIND, policy_path=SHAPE, trace_folder=folder, trace_images='full'
+    )
+    robot = rig.client()
+    for number in range(TRACED):
+        episode, at = divmod(number, 4)
+        robot.round_trip(episode=episode, flags=Flag.NONE if at else Flag.EPISODE_START)
+    rig.wait(
+        lambda: sum(file.read_text().count('"replay":') for file in folder.iterdir()) == TRACED,
+        'all requests are in the trace',
+    )
+    process.kill()
+    same = ['replay', str(folder), '--kind', KIND, '--json']
+    assert main([*same, '--policy', SHAPE, '--fail-on', 'different']) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told['identical'], told['requests']) == (TRACED, TRACED)
+    assert main([*same, '--policy', OTHER]) == 3

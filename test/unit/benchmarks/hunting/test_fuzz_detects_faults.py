@@ -56,6 +56,63 @@ def found(subject: FuzzTarget, rule: str, seed: int = 1) -> None:
     pytest.fail(f'{rule} was not found within {WITHIN_STEPS} steps')
 
 
+def nothing(*_: object) -> None:
+    """Do nothing."""
+
+
+def without_limit(limits: MotionLimits, wanted: object, *_: object, **__: object) -> np.ndarray:
+    return np.array(wanted, np.float64)
+
+
+# what is taken out: whose it is, its name, what is there instead; the rule, a seed that finds it
+FAULTS = {
+    'a hand back that keeps the plans of before': (Requester, 'replan', nothing, 'handed back', 1),
+    'a deadman that is not asked for': (
+        *(PersonInput, '_deadman_state', lambda *_: DeviceState.READY),
+        *('person', 1),
+    ),
+    'steps without a limit': (MotionLimits, 'nearest', without_limit, 'step', 1),
+    'commands too far ahead': (MotionLimits, '_lead_window', nothing, 'lead', 4),
+    # an edge that stood still and goes on
+    'no silence at all': (PoseTracker, '_begin_silence', nothing, 'silence', 2),
+    'samples that waited': (pose_tracker, 'WAITED_SHARE', -9.0, 'silence', 10),
+    'a person who waited': (Takeover, 'forget', nothing, 'person', 23),
+    'inputs that waited': (ActionPlayback, 'discard', nothing, 'stale', 44),
+}
+# R8: drains and splits; accepted outcomes that die with the process
+FAULTS_OF_ROUTERS = {
+    'a drain that is gone after a restart': (
+        *(DurableDecisions, 'restore', lambda intent, slots: []),
+        *('drained', 17),
+    ),
+    'a split that is gone after a restart': (
+        *(DurableDecisions, 'parameters', lambda intent, held, given: (given, [])),
+        *('intent', 1),
+    ),
+    'an outcome that is not replayed': (SlotStats, 'replay', nothing, 'outcome', 4),
+    'an outcome that is not written': (
+        *(StoreWriter, 'when_durable', lambda _, on_written: on_written('')),
+        *('outcome', 3),
+    ),
+    'a request without an end': (
+        *(RequestForwarder, 'reply_timeout', lambda _, request, step: request.end()),
+        *('lost', 1),
+    ),
+    'a policy that changes without a flag': (
+        *(dispatcher, 'with_flags', lambda raw, flags, cleared: raw),
+        *('flag', 1),
+    ),
+    'an episode that loses its slot': (PlacementTable, '_remember', nothing, 'sticky', 30),
+}
+
+
+@pytest.mark.parametrize('fault', [*FAULTS, *FAULTS_OF_ROUTERS])
+def test_a_part_that_is_taken_out(monkeypatch, fault):
+    owner, name, broken, rule, seed = (FAULTS | FAULTS_OF_ROUTERS)[fault]
+    monkeypatch.setattr(owner, name, broken)
+    found(EDGE if fault in FAULTS else ROUTER, rule, seed)
+
+
 # who may move the robot
 
 
@@ -89,11 +146,6 @@ def test_who_may_move_the_robot(monkeypatch, rules, rule):
     found(EDGE, rule, 18 if rule == 'stop' else 1)
 
 
-def test_a_hand_back_that_keeps_the_plans_of_before(monkeypatch):
-    monkeypatch.setattr(Requester, 'replan', lambda _: None)
-    found(EDGE, 'handed back')
-
-
 @pytest.mark.parametrize(
     ('decision', 'rule'),
     [
@@ -118,11 +170,6 @@ def test_a_person_who_outranks_a_pause(monkeypatch):
     rules = sorted(authority.AUTHORITY_RULES, key=lambda rule: rule.cause != 'person_commands')
     monkeypatch.setattr(authority, 'AUTHORITY_RULES', tuple(rules))
     found(EDGE, 'authority')
-
-
-def test_a_deadman_that_is_not_asked_for(monkeypatch):
-    monkeypatch.setattr(PersonInput, '_deadman_state', lambda *_: DeviceState.READY)
-    found(EDGE, 'person')
 
 
 # what is played
@@ -164,41 +211,6 @@ def test_a_second_request_in_flight(monkeypatch):
 
     monkeypatch.setattr(RequestTracker, 'track', forgetful)
     found(EDGE, 'one in flight')
-
-
-def test_steps_without_a_limit(monkeypatch):
-    monkeypatch.setattr(
-        MotionLimits, 'nearest', lambda limits, wanted, *_, **__: np.array(wanted, np.float64)
-    )
-    found(EDGE, 'step')
-
-
-def nothing(*_: object) -> None:
-    """Do nothing."""
-
-
-# what an edge that stood still does
-
-SILENCE = [
-    ('no silence at all', PoseTracker, '_begin_silence', nothing, 'silence', 2),
-    ('samples that waited', pose_tracker, 'WAITED_SHARE', -9.0, 'silence', 10),
-    ('a person who waited', Takeover, 'forget', nothing, 'person', 23),
-    ('inputs that waited', ActionPlayback, 'discard', nothing, 'stale', 44),
-]
-
-
-@pytest.mark.parametrize(
-    ('owner', 'name', 'broken', 'rule', 'seed'),
-    [pytest.param(*fault, id=what) for what, *fault in SILENCE],
-)
-def test_an_edge_that_stood_still_and_goes_on(monkeypatch, owner, name, broken, rule, seed):
-    monkeypatch.setattr(owner, name, broken)
-    found(EDGE, rule, seed)
-
-
-def test_commands_too_far_ahead(monkeypatch):
-    monkeypatch.setattr(MotionLimits, '_lead_window', nothing)
-    found(EDGE, 'lead', 4)
 
 
 # who may get episodes
@@ -244,18 +256,6 @@ def test_a_verdict_that_the_split_does_not_ask_for(monkeypatch):
     assert finding and finding.rule == 'barred'
 
 
-def test_a_drain_that_is_gone_after_a_restart(monkeypatch):
-    """R8."""
-    monkeypatch.setattr(DurableDecisions, 'restore', lambda intent, slots: [])
-    found(ROUTER, 'drained', 17)
-
-
-def test_a_split_that_is_gone_after_a_restart(monkeypatch):
-    """R8."""
-    monkeypatch.setattr(DurableDecisions, 'parameters', lambda intent, held, given: (given, []))
-    found(ROUTER, 'intent')
-
-
 def test_a_verdict_that_is_gone_after_a_restart(monkeypatch):
     """R2."""
     restore = DurableDecisions.restore
@@ -292,28 +292,6 @@ def test_a_verdict_on_a_slot_whose_policy_is_not_known(monkeypatch):
     assert finding and finding.rule == 'barred'
 
 
-@pytest.mark.parametrize(
-    ('owner', 'name', 'broken', 'seed'),
-    [
-        (SlotStats, 'replay', nothing, 4),
-        (StoreWriter, 'when_durable', lambda _, on_written: on_written(''), 3),
-    ],
-)
-def test_an_accepted_outcome_that_dies_with_the_process(monkeypatch, owner, name, broken, seed):
-    monkeypatch.setattr(owner, name, broken)
-    found(ROUTER, 'outcome', seed)
-
-
-def test_a_request_without_an_end(monkeypatch):
-    monkeypatch.setattr(RequestForwarder, 'reply_timeout', lambda _, request, step: request.end())
-    found(ROUTER, 'lost')
-
-
-def test_a_policy_that_changes_without_a_flag(monkeypatch):
-    monkeypatch.setattr(dispatcher, 'with_flags', lambda raw, flags, cleared: raw)
-    found(ROUTER, 'flag')
-
-
 def test_a_request_that_is_answered_twice(monkeypatch):
     reply = RouterModel.reply
 
@@ -323,8 +301,3 @@ def test_a_request_that_is_answered_twice(monkeypatch):
 
     monkeypatch.setattr(RouterModel, 'reply', twice)
     found(ROUTER, 'answered twice')
-
-
-def test_an_episode_that_loses_its_slot(monkeypatch):
-    monkeypatch.setattr(PlacementTable, '_remember', lambda *_: None)
-    found(ROUTER, 'sticky', 30)

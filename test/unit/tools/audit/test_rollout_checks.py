@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A policy drives only behind its gate, and a promotion has its evidence."""
+"""A policy drives only behind its gate; what moved episodes and sessions of a gateway may do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+import json
 from typing import Any
 
 from msgspec import structs
 import pytest
-from support.tools.audit_rig import drive, result_of, write
+from support.tools.audit_rig import accusations, drive, executed, POLICY, result_of, write
 
+from lerobot_serve.client.settings import CLIENT_PREFIX
+from lerobot_serve.gateway.callers.caller import CLIENT_PREFIX as GATEWAY_PREFIX
 from lerobot_serve.router.canary.gate_record import ADMITTED, ADMITTED_BEFORE, SAME_FILES
 from lerobot_serve.tools.audit.checks.rollouts import gate_admission, promotion_evidence
+from lerobot_serve.tools.audit.checks.sticky_slots import StickySlotCheck, UNCOVERED
+from lerobot_serve.tools.audit.checks.uncaged_sessions import UNCAGED
 from lerobot_serve.tools.audit.engine import AuditResult, CheckResult, CheckStatus, run_audit
+from lerobot_serve.tools.audit.report import audit_report
+from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import RecordIds, TraceRecord
 
@@ -233,3 +241,155 @@ def test_a_fleet_without_a_rollout_is_judged_by_its_driving_alone(tmp_path):
 def test_the_names_are_those_of_the_router():
     assert set(gate_admission.ADMITTING) == {*ADMITTED, SAME_FILES}
     assert gate_admission.ADMITTED_BEFORE == ADMITTED_BEFORE
+
+
+MS = 1_000_000
+
+
+def ids(seq: int) -> RecordIds:
+    return RecordIds('robot_1', 3, seq, 'episode-1')
+
+
+def decided(at_ms: int, seq: int, slot: str, *, moved: bool) -> TraceRecord:
+    return records.PlacementRecord(
+        at_ms * MS, *ids(seq).fields(), slot=slot, bucket=7, split_percent=50, moved=moved
+    )
+
+
+def asked(at_ms: int, seq: int, slot: str) -> TraceRecord:
+    return records.RequestRecord(
+        at_ms * MS,
+        *ids(seq).fields(),
+        status='ok',
+        episode=1,
+        routing=records.routing(slot),
+        policy=POLICY[slot],
+        round_trip_ms=1.0,
+    )
+
+
+def played(at_ms: int, seq: int, row: int, slot: str) -> TraceRecord:
+    more = {'control_step': at_ms, 'chunk_row': row, 'age_s': 0.1, 'slot': slot}
+    return executed(at_ms * MS, ids(seq), policy=POLICY[slot], **more)
+
+
+ROUTER = [
+    decided(10, 1, 'a', moved=False),
+    asked(12, 1, 'a'),
+    decided(30, 2, 'b', moved=True),
+    asked(32, 2, 'b'),
+]
+
+
+def sticky(folder):
+    found = run_audit([folder])
+    return found, result_of(found, 'sticky')
+
+
+def test_a_row_that_was_asked_for_before_the_move_may_be_played_after_it(tmp_path):
+    edge = [
+        asked(13, 1, 'a'),
+        played(14, 1, 0, 'a'),
+        asked(33, 2, 'b'),
+        played(34, 1, 1, 'a'),
+        played(36, 2, 0, 'b'),
+    ]
+    write(tmp_path, 'edge', 'edge', edge, {}, 0)
+    write(tmp_path, 'router', 'router', ROUTER, {}, 0)
+    found, result = sticky(tmp_path)
+    assert result.outcome is CheckStatus.HOLDS
+    assert not [each for each in accusations(found) if each[0] == 'sticky']
+
+
+@pytest.mark.parametrize('seq', [2, 3])
+def test_a_row_that_was_asked_for_after_the_move_is_of_the_new_slot(tmp_path, seq):
+    router, edge = TraceRun(tmp_path / 'router.jsonl', 0), TraceRun(tmp_path / 'edge.jsonl', 1)
+    router.role, edge.role = 'router', 'edge'
+    seen = StickySlotCheck(show=5)
+    for run, record in (
+        (router, ROUTER[0]),
+        (edge, asked(13, 1, 'a')),
+        (router, ROUTER[2]),
+        (edge, asked(33, 2, 'b')),
+        (edge, played(34, 1, 1, 'a')),
+        (edge, played(36, seq, 0, 'a')),
+    ):
+        seen.observe(run, record)
+    seen.finish([router, edge])
+    assert [tally.violations for tally in seen.tallies] == [0, 1]
+
+
+def test_what_a_server_answers_for_a_trial_or_in_shadow_is_no_move(tmp_path):
+    write(tmp_path, 'edge', 'edge', [asked(13, 1, 'a'), played(14, 1, 0, 'a')], {}, 0)
+    write(tmp_path, 'router', 'router', ROUTER[:2], {}, 0)
+    write(tmp_path, 'server_b', 'server', [asked(13, 1, 'b')], {}, 0)
+    _, result = sticky(tmp_path)
+    assert result.outcome is CheckStatus.HOLDS
+    assert result.judged == 2
+
+
+def test_an_episode_that_no_router_trace_has_is_not_accused(tmp_path):
+    """The router was started again, and the trace of before is away."""
+    edge = [asked(13, 1, 'a'), played(14, 1, 0, 'a'), asked(33, 2, 'b'), played(36, 2, 0, 'b')]
+    other = [structs.replace(record, episode_id='episode-2') for record in ROUTER[:2]]
+    write(tmp_path, 'edge', 'edge', edge, {}, 0)
+    write(tmp_path, 'router', 'router', other, {}, 0)
+    found, result = sticky(tmp_path)
+    assert result.outcome is CheckStatus.HOLDS_AS_RECORDED
+    assert result.why_not == UNCOVERED
+    assert not [each for each in accusations(found) if each[0] == 'sticky']
+
+
+SENTENCE = '2 callers came through a gateway, without safety cage and fallback ladder'
+
+
+def test_the_report_counts_sessions_without_a_cage_beside_those_of_robots(tmp_path):
+    drive(1, client='robot_1').write(tmp_path / 'robot')
+    for name in ('http/10.0.0.5:1', 'lerobot/10.0.0.6:1'):
+        caller = drive(2, client=f'gateway/{name}')
+        # no edge: the router alone records them
+        write(tmp_path / name.partition('/')[0], 'router', 'router', caller.router, {}, 0)
+    found = run_audit([tmp_path])
+    assert found.outcome is CheckStatus.HOLDS
+    assert found.uncaged.callers == 2
+    sessions = found.uncaged.sessions
+    assert sessions >= 2
+    assert f'{sessions} sessions of {SENTENCE}' in audit_report(found).as_text()
+    counts = audit_report(found).data['without_cage']
+    assert json.loads(json.dumps(counts)) == {
+        'callers': 2,
+        'sessions': sessions,
+        'through': 'a gateway',
+    }
+
+
+def test_callers_alone_are_no_proof_about_commands(tmp_path):
+    caller = drive(3, client='gateway/http/10.0.0.5:1')
+    write(tmp_path, 'router', 'router', caller.router, {}, 0)
+    found = run_audit([tmp_path])
+    outcomes = {result.check: result.outcome for result in found.results}
+    assert outcomes['sticky'] is CheckStatus.HOLDS
+    for check in ('age', 'finite', 'position', 'step', 'rows', 'one_in_flight', 'ended'):
+        assert outcomes[check] is CheckStatus.NOT_JUDGED
+    assert found.outcome is CheckStatus.HOLDS_AS_RECORDED
+    assert 'not everything could be judged' in audit_report(found).as_text()
+
+
+def test_robots_are_not_marked(tmp_path):
+    drive(4, client='robot/gateway/1').write(tmp_path)
+    found = run_audit([tmp_path])
+    assert found.uncaged.text == ''
+    assert 'gateway, without' not in audit_report(found).as_text()
+    assert replace(found.uncaged, callers=1, sessions=1).text.startswith('1 session of 1 caller')
+
+
+def test_a_python_client_is_named_as_what_its_sessions_came_through(tmp_path):
+    for number, client in enumerate(('client/notebook', 'gateway/http/10.0.0.5:1')):
+        caller = drive(number, client=client)
+        write(tmp_path / str(number), 'router', 'router', caller.router, {}, 0)
+    text = audit_report(run_audit([tmp_path])).as_text()
+    assert '2 callers came through a gateway or the Python client, without safety cage' in text
+
+
+def test_the_prefixes_are_those_that_callers_have():
+    assert set(UNCAGED) == {GATEWAY_PREFIX, CLIENT_PREFIX}

@@ -223,27 +223,18 @@ def test_the_view_of_a_robot_has_its_actions(page, server):
 
 
 def test_split_and_drain_ask_again_when_a_field_changes(page, server):
-    server.answer = lambda command: (
-        200,
-        {'done': False, 'effect': 'do', 'text': f'{command["percent"]} %', 'asks': True},
-    )
+    reply = {'done': False, 'effect': 'do', 'asks': True}
+    server.answer = lambda command: (200, reply | {'text': f'{command["percent"]} %'})
     page.keyboard.press('2')
     page.get_by_role('button', name='Split').click()
     wait_for_question(page, '75 %')
     page.locator('#ask-percent').fill('40')
     wait_for_question(page, '40 %')
     page.keyboard.press('Escape')
-    server.answer = lambda command: (
-        200,
-        {
-            'done': False,
-            'effect': 'do',
-            'asks': True,
-            'text': f'{command["slot"]} {command["at_once"]}',
-        },
-    )
+    text = '{slot} {at_once}'
+    server.answer = lambda command: (200, reply | {'text': text.format(**command)})
     page.get_by_role('button', name='Drain').click()
-    wait_for_question(page, 'B false'.replace('f', 'F'))
+    wait_for_question(page, 'B False')
     page.locator('#ask-at-once').check()
     wait_for_question(page, 'B True')
     page.get_by_role('combobox', name='Slot').select_option('a')

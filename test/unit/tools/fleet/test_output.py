@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines with the names of processes, to a reader that stops, reads again, or goes away."""
+"""Processes of a fleet: their lines to any reader, their ends, and their own state."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 import io
 import os
+from pathlib import Path
 import threading
 
 import pytest
@@ -19,6 +20,18 @@ from lerobot_serve.tools.fleet.output.prefixed_output import (
     wants_colours,
 )
 from lerobot_serve.tools.fleet.output.queued_lines import QueuedLines, write_all
+from lerobot_serve.tools.fleet.plan import FleetProcess, Stage, with_own_state
+from lerobot_serve.tools.fleet.restarts import (
+    Action,
+    decide,
+    delay_s,
+    Ending,
+    ending_of,
+    LONGEST_DELAY_S,
+    QUICK_FAILURES,
+    QUICK_S,
+    Reaction,
+)
 
 LIMIT_S = 30.0
 
@@ -199,3 +212,78 @@ def test_there_are_colours_for_any_number_of_processes():
 )
 def test_colours_are_for_terminals(stream, environment, wanted):
     assert wants_colours(stream, environment) is wanted
+
+
+QUICK, LONG = QUICK_S - 0.1, QUICK_S
+RESTART, LEAVE, GIVE_UP = Action.RESTART, Action.LEAVE, Action.GIVE_UP
+# (exit status, quick failures before) -> what follows a quick end
+TABLE = {
+    **{(0, before): Reaction(LEAVE, 0.0, 0) for before in range(12)},
+    (1, 0): Reaction(RESTART, 1.0, 1),
+    (1, 1): Reaction(RESTART, 2.0, 2),
+    **{(1, before): Reaction(GIVE_UP, 0.0, before + 1) for before in range(2, 12)},
+    (-9, 0): Reaction(RESTART, 1.0, 1),
+    (-9, 1): Reaction(RESTART, 2.0, 2),
+    (-9, 2): Reaction(RESTART, 4.0, 3),
+    (-9, 3): Reaction(RESTART, 8.0, 4),
+    (-9, 4): Reaction(RESTART, 16.0, 5),
+    **{(-9, before): Reaction(RESTART, 30.0, before + 1) for before in range(5, 9)},
+    **{(-9, before): Reaction(GIVE_UP, 0.0, before + 1) for before in range(9, 12)},
+}
+
+
+@pytest.mark.parametrize(('status', 'before'), TABLE)
+def test_after_a_quick_end(status, before):
+    assert decide(status, QUICK, before) == TABLE[status, before]
+
+
+@pytest.mark.parametrize('before', range(12))
+@pytest.mark.parametrize('status', [1, 2, 137, -9, -11])
+def test_after_a_long_run_the_count_begins_again(status, before):
+    assert decide(status, LONG, before) == Reaction(RESTART, 1.0, 0)
+
+
+@pytest.mark.parametrize('before', range(12))
+def test_what_an_operator_stopped_is_left_also_after_a_long_run(before):
+    assert decide(0, LONG, before) == Reaction(LEAVE, 0.0, 0)
+
+
+def test_every_ending_has_a_rule():
+    assert set(QUICK_FAILURES) == set(Ending)
+    assert {ending_of(status) for status in (0, 1, 255, -1, -15)} == set(Ending)
+
+
+def test_delays_grow_to_a_limit():
+    delays = [delay_s(count) for count in range(1000)]
+    assert delays == sorted(delays)
+    assert delays[-1] == LONGEST_DELAY_S
+
+
+HOME = Path('/home/kim/.ros')
+
+
+def plan(**router: object) -> list[FleetProcess]:
+    return [
+        FleetProcess('v1', Stage.SERVER, 'policy_server', 'v1', {}),
+        FleetProcess('router', Stage.ROUTER, 'policy_router', '', router),
+        FleetProcess('left_arm', Stage.ROBOT, 'edge_controller', 'left_arm', {}),
+    ]
+
+
+def folder_of(fleet: str, **router: object) -> str:
+    server, own, robot = with_own_state(plan(**router), Path(fleet), HOME)
+    assert server.values == {}
+    name = Path(robot.values['state_folder']).relative_to(HOME / 'lerobot_serve' / 'fleets')
+    assert name.parts[1:] == ('robots', 'left_arm')
+    return own.values['state_folder']
+
+
+def test_each_file_has_a_folder_and_keeps_it():
+    first = folder_of('/a/fleet.yaml')
+    assert first == folder_of('/a/fleet.yaml')
+    assert first.startswith('/home/kim/.ros/lerobot_serve/fleets/fleet-')
+    assert first not in {folder_of('/b/fleet.yaml'), folder_of('/a/other.yaml')}
+
+
+def test_a_folder_that_the_file_names_stays():
+    assert folder_of('/a/fleet.yaml', state_folder='/var/lib/x') == '/var/lib/x'

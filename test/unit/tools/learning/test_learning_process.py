@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step as a real process: its priority, its end, and the learner's end."""
+"""A step as a real process: its priority, its bags, its end, and the learner's end."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -23,6 +24,7 @@ from support.processes.alive import is_alive
 from support.versions.version_rig import policy_folder
 from support.waiting import wait_until
 
+from lerobot_serve.experience.bag_files import MAGIC
 from lerobot_serve.learner.steps.lines import (
     BagToConvert,
     ConvertDone,
@@ -35,6 +37,7 @@ from lerobot_serve.learner.steps.lines import (
     FoundEpisode,
     Job,
     PublishJob,
+    RefusedBag,
     Report,
     ScanDone,
     ScanJob,
@@ -43,6 +46,7 @@ from lerobot_serve.learner.steps.lines import (
 )
 from lerobot_serve.learner.steps.process import StepProcess
 from lerobot_serve.learner.trainers.base import Progress
+from lerobot_serve.tools.learning.convert import CHANGED, UNREADABLE, whole_bags
 
 # a step gives way to all other work of the machine
 LIMIT_S = 240.0
@@ -222,3 +226,32 @@ def test_an_episode_that_no_message_can_have_is_refused(change):
     line['episode'] |= change
     with pytest.raises(ValueError, match=next(iter(change))):
         decoded_report(json.dumps(line).encode())
+
+
+CONTENT = MAGIC + b'messages' + MAGIC
+
+
+def bag(folder: Path, content: bytes | None) -> Path:
+    folder.mkdir()
+    if content is not None:
+        (folder / 'bag.mcap').write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ('first', 'reason'),
+    [
+        (MAGIC + b'a flipped bit' + MAGIC, CHANGED),
+        (CONTENT[:-3], UNREADABLE),
+        (None, UNREADABLE),
+    ],
+)
+def test_a_damaged_copy_hides_no_good_one(tmp_path, capsys, first, reason):
+    damaged, good = bag(tmp_path / 'first', first), bag(tmp_path / 'second', CONTENT)
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    refusals: dict[str, RefusedBag] = {}
+    (found,) = whole_bags([BagToConvert(damaged, sha256, 'r', 'e', (good,))], refusals)
+    assert found.path == good and not refusals
+    assert f'{damaged}' in capsys.readouterr().out
+    assert whole_bags([BagToConvert(damaged, sha256, 'r', 'e')], refusals) == []
+    assert refusals[sha256].reason == reason

@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verb acts in the state that was confirmed: the fleet continues while the operator reads."""
+"""A verb acts in the state that was confirmed; its question, its numbers, its exit statuses."""
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError, Namespace
 import contextlib
 import io
+import json
+import re
 
 import pytest
+from support.paths import REPOSITORY
 from support.tools.loading_fleet import LoadingFleet
 from support.tools.operator_states import canary_of, changed, replica_of, router_of, slot_of
 
-from lerobot_serve.errors import UserError
+from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.tools.cli import operator_options
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.cli.operator_options import Operator
+from lerobot_serve.tools.cli.signature import number, print_report
+from lerobot_serve.tools.operate import fleet_client, outcome
 from lerobot_serve.tools.operate.fleet_state import RouterView
+from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown, unconfirmed_text
+from lerobot_serve.tools.output.report import Report
 
 CANDIDATE = slot_of(
     'b',
@@ -168,3 +177,121 @@ def test_without_a_question_the_state_is_that_of_the_start(monkeypatch, capsys):
     assert run(monkeypatch, client, RUNNING, 'rollout', 'promote', '--yes') == 1
     assert [command for command, _ in client.commands] == ['CANARY_PROMOTE']
     assert 'Continue' not in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def ask(monkeypatch, answer: str, *, yes: bool = False, asks: bool = True) -> None:
+    monkeypatch.setattr('sys.stdin', Terminal(answer))
+    Operator(yes=yes).confirm('/policy_router', 'roll back v2', asks=asks)
+
+
+@pytest.mark.parametrize('answer', ['y\n', 'YES\n'])
+def test_a_yes_continues(monkeypatch, capsys, answer):
+    ask(monkeypatch, answer)
+    shown = capsys.readouterr()
+    assert shown.err == '/policy_router: will roll back v2\nContinue? [y/N] '
+    assert not shown.out
+
+
+@pytest.mark.parametrize('answer', ['', '\n', 'n\n', 'yo\n'])
+def test_everything_else_changes_nothing(monkeypatch, answer):
+    with pytest.raises(UserError, match='nothing was changed'):
+        ask(monkeypatch, answer)
+
+
+@pytest.mark.parametrize('given', [{'yes': True}, {'asks': False}])
+def test_nothing_is_asked(monkeypatch, capsys, given):
+    ask(monkeypatch, 'n\n', **given)
+    assert 'Continue' not in capsys.readouterr().err
+
+
+def test_without_a_terminal_a_yes_is_needed(monkeypatch):
+    monkeypatch.setattr('sys.stdin', io.StringIO('y\n'))
+    with pytest.raises(WrongCommandLine, match='add --yes') as raised:
+        Operator().confirm('/policy_router', 'roll back v2', asks=True)
+    assert raised.value.exit_status == 2
+
+
+def test_a_closed_standard_input_is_no_terminal(monkeypatch):
+    monkeypatch.setattr('sys.stdin', None)
+    with pytest.raises(WrongCommandLine, match='add --yes'):
+        Operator().confirm('/policy_router', 'roll back v2', asks=True)
+
+
+@pytest.mark.parametrize('given', ['0', '-1', 'soon', 'nan', 'inf', '3601'])
+def test_a_wrong_number(given):
+    with pytest.raises(ArgumentTypeError, match=r'must be in \(0, 3600\] s, got'):
+        number('s', 3600.0)(given)
+
+
+@pytest.mark.parametrize(('given', 'parsed'), [('0', 0.0), ('3600', 3600.0), ('1e-3', 0.001)])
+def test_a_number_within_its_bounds(given, parsed):
+    assert number('s', 3600.0, includes_least=True)(given) == parsed
+
+
+PAGE = (REPOSITORY / 'docs' / 'operate.md').read_text()
+
+
+def test_the_page_and_the_module_list_the_same_statuses():
+    listed = re.findall(r'^\| (\d+) \| ', PAGE, re.MULTILINE)
+    assert listed == ['0', '1', '2', '3', '4', '130']
+    for status in listed:
+        assert re.search(rf'\b{status} ', outcome.__doc__), status
+    assert str(outcome.EXIT_UNKNOWN) in listed
+
+
+def test_a_node_that_was_not_reached_is_an_error_of_the_user():
+    assert issubclass(NotReached, UserError)
+    assert not issubclass(ResultUnknown, UserError)
+
+
+@pytest.mark.parametrize(
+    ('accepted', 'known'),
+    [('', '/r did not reply, so it may have run or not'), ('yes', '/r accepted it (yes), so')],
+)
+def test_an_unknown_result_says_what_is_known(accepted, known):
+    text = unconfirmed_text('/r', 'split', accepted=accepted, last='80 % to slot a', age_s=1.25)
+    assert text.startswith('UNKNOWN: split was sent; ' + known)
+    assert 'Last known, 1.2 s ago: 80 % to slot a' in text
+
+
+def test_the_operator_is_named_where_something_was_done():
+    changed = Result('split', '/r', '80 %', 'kim@lab', ['split: 70 % -> 80 %'])
+    assert changed.report().as_text() == '/r: 80 %\n  split: 70 % -> 80 %\n  by kim@lab'
+    # what no state shows, for example a reset
+    done = Result('reset', '/r', 'The next episode starts', 'kim@lab')
+    assert done.report().as_text() == '/r: The next episode starts\n  by kim@lab'
+    assert Result('split', '/r', 'nothing to do').report().as_text() == '/r: nothing to do'
+
+
+@pytest.mark.parametrize('name', ['drain', 'outcome', 'restore', 'robot', 'rollout', 'split'])
+def test_every_verb_that_changes_something_names_its_statuses(name):
+    from lerobot_serve.tools.cli.installed_verbs import installed_verbs
+
+    assert operator_options.EXIT_STATUSES in installed_verbs()[name].load().EXAMPLE
+
+
+def test_json_of_a_number_that_is_none_is_null(capsys):
+    report = Report({'a': float('nan'), 'b': [{'c': float('inf')}, (1.5,)]}, [])
+    assert print_report(report, Namespace(json=True)) == 0
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        'a': None,
+        'b': [{'c': None}, [1.5]],
+    }
+
+
+@pytest.mark.parametrize('words', [('robots',), ('rollout', 'status'), ('audit', 'nowhere')])
+def test_a_refusal_is_json_too(monkeypatch, capsys, words):
+    monkeypatch.setattr(fleet_client.FleetClient, 'find_routers', lambda *_: [])
+    monkeypatch.setattr(fleet_client.FleetClient, 'find_robots', lambda *_: [])
+    assert main([*words, '--json']) == 1
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert set(found) == {'error', 'exit_status'}
+    assert (
+        found['exit_status'] == 1 and f'lerobot-serve {words[0]}: {found["error"]}' in printed.err
+    )

@@ -1,20 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a robot file makes the recorder record, and what a hostile one does not."""
+"""What a recorder records of a robot: topics, frames as JPEG, and that it is not heard."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+import itertools
+import threading
+
 from hypothesis import given
 from hypothesis import strategies as st
+import numpy as np
 import pytest
+import simplejpeg
 from support.paths import REPOSITORY
 from support.tools.recorder_rig import EDGE, ROBOT_FILE, state, text
 
+from lerobot_serve.contract.codec import decode, encode
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.types import Time
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.experience.recorded_episode import RECORDED_TYPE
+from lerobot_serve.tools.bags.images import CompressedImage, RAW_TYPE, RawImage
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, TEXT_TYPE
 from lerobot_serve.tools.recorder import known_robots
+from lerobot_serve.tools.recorder.frames import compressed, FrameCompressor
 from lerobot_serve.tools.recorder.known_robots import (
     KnownRobots,
     parent,
@@ -22,6 +33,7 @@ from lerobot_serve.tools.recorder.known_robots import (
     robot_topics,
     ROBOTS_LIMIT,
 )
+from lerobot_serve.tools.recorder.silence import LATE_S, Silence, SILENT_S
 
 SHIPPED = sorted((REPOSITORY / 'config' / 'robots').glob('*.yaml'))
 
@@ -165,3 +177,143 @@ def test_which_topics_are_recorded(wanted):
     ):
         assert robots.takes(topic, kind) is expected, topic
     assert parent(EDGE) == '/arm'
+
+
+def image(frame: np.ndarray, encoding: str, *, padding: int = 0, height: int | None = None):
+    rows = frame.reshape(frame.shape[0], -1).view(np.uint8)
+    rows = np.pad(rows, ((0, 0), (0, padding)))
+    size = height or frame.shape[0], frame.shape[1]
+    data = rows.tobytes()
+    return encode(RawImage(Time(7, 8), 'camera', *size, encoding, 0, rows.shape[1], data))
+
+
+def picture(channels: int) -> np.ndarray:
+    """Return a smooth picture with a colour that shows a swap of channels."""
+    frame = np.zeros((48, 64, channels), np.uint8)
+    frame[..., 0] = 200
+    frame[..., -1] = np.linspace(0, 60, 64)
+    return frame
+
+
+@pytest.mark.parametrize(('encoding', 'channels'), [('rgb8', 3), ('bgr8', 3), ('mono8', 1)])
+@pytest.mark.parametrize('padding', [0, 5])
+def test_the_picture_is_the_same(encoding, channels, padding):
+    frame = picture(channels)
+    made = decode(CompressedImage, compressed(image(frame, encoding, padding=padding)))
+    assert (made.stamp, made.frame_id, made.format) == (Time(7, 8), 'camera', 'jpeg')
+    colors = {'rgb8': 'RGB', 'bgr8': 'BGR', 'mono8': 'GRAY'}[encoding]
+    found = simplejpeg.decode_jpeg(bytes(made.data), colors)
+    assert np.abs(found.astype(int) - frame).max() <= 6
+
+
+def test_depth_passes_as_it_is_and_a_lie_is_refused():
+    assert compressed(image(np.zeros((4, 4, 1), np.uint16), '16UC1')) is None
+    with pytest.raises(Malformed):
+        compressed(image(picture(3), 'rgb8', height=1000))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_or_pass(raw):
+    with suppress(Malformed):
+        compressed(b'\x00\x01\x00\x00' + raw)
+
+
+def test_the_compressor_keeps_both_times_and_drops_the_newest_when_full():
+    found: list[BagMessage] = []
+    compressor = FrameCompressor(found.append, waiting_frames=2)
+    raw = image(picture(3), 'rgb8')
+    for number in range(3):
+        compressor.put(BagMessage('/cam', RAW_TYPE, 10 + number, raw, number))
+    compressor.put(BagMessage('/depth', RAW_TYPE, 1, raw, 1))
+    thread = threading.Thread(target=compressor.run)
+    thread.start()
+    compressor.close()
+    thread.join(30)
+    assert [(m.topic, m.stamp_ns, m.sent_ns) for m in found] == [
+        ('/cam/compressed', 10, 0),
+        ('/cam/compressed', 11, 1),
+    ]
+    assert dict(compressor.dropped) == {'/cam': 1, '/depth': 1}
+
+
+ROBOT, OTHER = '/arm/edge_controller/state', '/lift/edge_controller/state'
+
+
+class Clock:
+    """Polls each second, as the recorder does."""
+
+    def __init__(self) -> None:
+        self.silence, self.now_s = Silence(), 0.0
+        self.running = {ROBOT, OTHER}
+
+    def pass_s(self, seconds: float, heard: tuple[str, ...] = ()) -> list[str]:
+        """Return what is logged meanwhile."""
+        logged = []
+        for _ in range(round(seconds)):
+            self.now_s += 1.0
+            logged += [text for name in heard if (text := self.silence.on_state(name, self.now_s))]
+            logged += self.silence.poll(self.now_s, self.running.__contains__)
+        return logged
+
+
+@pytest.fixture
+def clock() -> Clock:
+    clock = Clock()
+    assert clock.pass_s(2, (ROBOT, OTHER)) == []
+    return clock
+
+
+def test_a_robot_that_is_heard_or_was_never_heard_is_not_silent(clock):
+    clock.running.add('/never/edge_controller/state')
+    assert clock.pass_s(10 * SILENT_S, (ROBOT, OTHER)) == []
+    assert clock.silence.unheard_s(clock.now_s) == {}
+
+
+def test_a_silent_robot_is_logged_once_and_again_when_it_is_heard(clock):
+    # quiet since the first poll without a state
+    assert clock.pass_s(SILENT_S, (OTHER,)) == []
+    (text,) = clock.pass_s(3 * SILENT_S, (OTHER,))
+    assert ROBOT in text and 'is not recorded' in text
+    assert clock.silence.unheard_s(clock.now_s) == {ROBOT: 4 * SILENT_S - 1}
+    (text,) = clock.pass_s(3, (ROBOT, OTHER))
+    assert f'heard again after {4 * SILENT_S:.0f} s' in text
+    assert clock.silence.unheard_s(clock.now_s + 99) == {ROBOT: 4 * SILENT_S}
+
+
+@pytest.mark.parametrize('heard, runs, silent', list(itertools.product((False, True), repeat=3)))
+def test_each_combination_of_what_is_known(clock, heard: bool, runs: bool, silent: bool):
+    if silent:
+        assert len(clock.pass_s(SILENT_S + 1)) == 2
+    clock.running = {ROBOT, OTHER} if runs else set()
+    logged = clock.pass_s(SILENT_S + 1, (ROBOT, OTHER) if heard else ())
+    again = [text for text in logged if 'heard again' in text]
+    fell = [text for text in logged if 'is not recorded' in text]
+    assert len(again) == (2 if heard and silent else 0)
+    assert len(fell) == (2 if runs and not heard and not silent else 0)
+    assert bool(clock.silence.unheard_s(clock.now_s)) == (silent or bool(fell))
+
+
+def test_a_robot_that_ended_counts_no_longer(clock):
+    assert len(clock.pass_s(SILENT_S + 1)) == 2
+    clock.running.clear()
+    clock.pass_s(1)
+    counted = clock.silence.unheard_s(clock.now_s)
+    assert clock.pass_s(100) == []
+    assert clock.silence.unheard_s(clock.now_s) == counted
+
+
+def test_a_robot_that_starts_again_has_time_for_its_first_state(clock):
+    clock.running.clear()
+    assert clock.pass_s(100) == []
+    clock.running.add(ROBOT)
+    assert clock.pass_s(SILENT_S) == []
+    assert clock.pass_s(100, (ROBOT,)) == []
+    assert clock.silence.unheard_s(clock.now_s) == {}
+
+
+def test_a_recorder_that_was_stopped_itself_counts_nothing_of_that_time(clock):
+    clock.pass_s(SILENT_S)
+    clock.now_s += 10 * SILENT_S
+    assert clock.pass_s(SILENT_S) == []
+    assert clock.pass_s(LATE_S, (ROBOT, OTHER)) == []
+    assert clock.silence.unheard_s(clock.now_s) == {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was recorded is asked again, and compared with what was answered then."""
+"""What was recorded is asked again on the terms of its sessions, and compared."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 
 import numpy as np
 import pytest
+from support.paths import PLUGINS
 from support.replacing import replace
-from support.tools.bag_rig import write
+from support.tools.bag_rig import open_session_event, write
 from support.tools.replay_rig import (
     answered,
     as_messages,
@@ -22,9 +23,11 @@ from support.tools.replay_rig import (
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.header import FLAGS_AT, read_envelope
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Flag, MsgType, Status
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
 from lerobot_serve.tools.bags.request_pairs import RequestPairer, REQUESTS_KEPT
+from lerobot_serve.tools.bags.service_events import OPEN_SESSION
 from lerobot_serve.tools.replay.compare import compare_replies, MatchLevel
 from lerobot_serve.tools.replay.engine import PolicySummary, ReplayResult
 from lerobot_serve.tools.replay.report import exit_status as status_of
@@ -287,3 +290,48 @@ def test_answers_of_two_policies_are_one_question_now(tmp_path):
     first, second = result.summaries.values()
     assert (first.slot, second.slot, first.distances.count) == ('prod', 'b', 8)
     assert first.distances.total.tolist() == second.distances.total.tolist()
+
+
+EVENTS = '/policy_server/open_session/_service_event'
+PLUGIN = PLUGINS / 'steered'
+
+
+def opened(client_id: str, task: str = '', robot_type: str = '', horizon: int = 0) -> BagMessage:
+    """Return what a recorder hears of the call of a robot without a body."""
+    request = OpenSessionRequest(
+        client_id=client_id,
+        session_epoch=1,
+        task=task,
+        robot_type=robot_type,
+        rtc_execution_horizon=horizon,
+    )
+    return BagMessage(EVENTS, OPEN_SESSION, 1, open_session_event(request))
+
+
+def test_each_request_comes_with_what_its_session_agreed_on(tmp_path):
+    pairs = answered([*episodes(1), *episodes(1, client='robot_2')])
+    told = [opened('robot_1', 'old'), opened('robot_1', 'fold', 'arm', 9)]
+    source = open_source(write(tmp_path / 'bag', [*told, *as_messages(pairs)]))
+    fold = {'task': 'fold', 'robot_type': 'arm', 'rtc_execution_horizon': 9}
+    assert [recorded.info for recorded in source.read()] == 4 * [fold] + 4 * [{}]
+
+
+@pytest.mark.parametrize('begins_late', [False, True])
+def test_what_a_robot_asked_for_once_is_asked_again(begins_late, tmp_path, monkeypatch):
+    """The policy fails where the session's task says so; no request repeats it."""
+    monkeypatch.syspath_prepend(PLUGIN)
+    steered = str(tmp_path)
+    messages = as_messages(answered(episodes(1, joints=6), 'steered', steered, default_task='nan'))
+    calls = [opened('robot_1', 'nan'), opened('robot_2', 'raise')]
+    told = [*messages, *calls] if begins_late else [*calls, *messages]
+    result = replay(write(tmp_path / 'told', told), 'steered', steered)
+    assert counts(result) == (4, 0, 0, 0)
+    result = replay(write(tmp_path / 'untold', messages), 'steered', steered)
+    assert counts(result) == (0, 0, 4, 0)
+
+
+def test_a_call_that_cannot_be_read_is_told(tmp_path):
+    torn = BagMessage(EVENTS, OPEN_SESSION, 1, b'torn')
+    result = replay(write(tmp_path / 'bag', [torn, *as_messages(answered(episodes(1)))]))
+    assert counts(result) == (4, 0, 0, 0)
+    assert result.notes == ['messages that cannot be read: 1']

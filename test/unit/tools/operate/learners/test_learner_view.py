@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learners as text, JSON and changes, in every phase."""
+"""Learners as text, JSON and changes, in every phase, with any float, and when one is silent."""
 
 from __future__ import annotations
 
+from itertools import product
 import math
 
 import pytest
@@ -10,10 +11,17 @@ from support.learner.shown_learner import TRAINS
 from support.tools.operator_states import changed, learner_of
 
 from lerobot_serve.contract.records import DropCount
+from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.tools.operate.learners.learner_state import (
+    Arrivals,
+    Hearing,
+    hearing,
     LEARNER_PHASES,
     LearnerView,
+    NEW_STATE_S,
     NO_STATE,
+    REMAINING_LIMIT_S,
+    SILENT_S,
 )
 from lerobot_serve.tools.operate.learners.learner_view import (
     changes,
@@ -151,3 +159,71 @@ def test_a_new_learner_is_a_line_and_each_learner_has_its_own():
 def test_a_change_to_a_text_of_the_network_controls_no_terminal():
     (line,) = changes([], [LEARNERS['texts of the network']])
     assert line.isprintable()
+
+
+OLD_S = 60.0
+ROWS = [
+    # found, states, arrived, age -> hearing, silent for
+    (Arrivals(0.0), Hearing.EXPECTED, None),
+    (Arrivals(SILENT_S - 0.1), Hearing.EXPECTED, None),
+    (Arrivals(SILENT_S), Hearing.MUTE, SILENT_S),
+    (Arrivals(9.0, 1, 0.1, 0.0), Hearing.HEARD, None),
+    (Arrivals(9.0, 1, 0.1, SILENT_S), Hearing.HEARD, None),
+    (Arrivals(9.0, 1, NEW_STATE_S - 0.1, OLD_S), Hearing.EXPECTED, None),
+    (Arrivals(9.0, 1, NEW_STATE_S, OLD_S), Hearing.SILENT, OLD_S),
+    # a clock of the future: the age is what was waited
+    (Arrivals(9.0, 1, NEW_STATE_S - 0.1, -OLD_S), Hearing.EXPECTED, None),
+    (Arrivals(9.0, 1, 5.0, -OLD_S), Hearing.SILENT, 5.0),
+    (Arrivals(9.0, 2, SILENT_S, SILENT_S), Hearing.HEARD, None),
+    (Arrivals(9.0, 2, SILENT_S + 0.1, SILENT_S + 0.1), Hearing.SILENT, SILENT_S + 0.1),
+]
+
+
+@pytest.mark.parametrize(('arrivals', 'found', 'silent_s'), ROWS)
+def test_a_learner_is_silent_by_the_table(arrivals, found, silent_s):
+    assert hearing(arrivals) == (found, silent_s)
+
+
+def test_the_rows_have_every_hearing():
+    assert {found for _, found, _ in ROWS} == {*Hearing}
+
+
+NAN, INFINITY = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ('field', 'given', 'shown'),
+    [
+        *(('progress', each, each) for each in (0.0, 0.42, 1.0)),
+        *(('progress', 1.5, 1.0), ('progress', -0.1, 0.0), ('progress', 3e38, 1.0)),
+        *(('loss', each, each) for each in (0.03, -2.0)),
+        *(('remaining_s', each, each) for each in (0.0, 90.0, REMAINING_LIMIT_S)),
+        *(('remaining_s', each, None) for each in (-1.0, 2 * REMAINING_LIMIT_S)),
+        *product(('progress', 'loss', 'remaining_s'), (NAN, INFINITY, -INFINITY), (None,)),
+    ],
+)
+def test_a_number_is_within_its_bounds_or_not_known(field, given, shown):
+    assert getattr(learner_of('/learner', 'TRAINING', **{field: given}), field) == shown
+
+
+# state -> whether a round runs; a silent learner's state is old
+RUNS = {
+    'WAITING': False,
+    'CONVERTING': True,
+    'TRAINING': True,
+    'PUBLISHING': True,
+    'PAUSED': False,
+    NO_STATE: False,
+    'unknown (9)': False,
+}
+
+
+def test_the_table_has_every_phase():
+    assert tuple(phase.name for phase in Phase) == LEARNER_PHASES
+    assert {*LEARNER_PHASES, NO_STATE} < {*RUNS}
+
+
+@pytest.mark.parametrize(('phase', 'runs'), RUNS.items())
+def test_a_round_runs_in_these_phases(phase, runs):
+    assert learner_of('/learner', phase).is_running is runs
+    assert not learner_of('/learner', phase, silent_s=4.0).is_running
