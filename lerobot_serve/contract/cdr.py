@@ -201,9 +201,7 @@ class CdrReader:
 
     def count(self, limit: int, what: str) -> int:
         number: int = UINT32.unpack_from(self._raw, self._take(4, 4))[0]
-        if number > limit:
-            raise Malformed('oversized', f'{what}: {number} entries, at most {limit} are allowed')
-        return number
+        return checked_count(number, limit, what)
 
     def string(self, limit: int, what: str) -> str:
         # a message has many: without a call for each of its parts
@@ -211,10 +209,7 @@ class CdrReader:
         if begin > self._end:
             self._take(UINT32.size, 4)
         (size,) = UINT32.unpack_from(self._raw, begin - UINT32.size)
-        if size > limit + 1:
-            raise Malformed(
-                'oversized', f'{what}: {size} entries, at most {limit + 1} are allowed'
-            )
+        checked_count(size, limit + 1, what)
         self._at = begin
         self._take(size, 1)
         data = bytes(self._raw[begin : begin + size])
@@ -255,10 +250,20 @@ class CdrReader:
 
     def array(self, element: np.dtype[Any], limit: int, what: str) -> NDArray[Any]:
         """Return a view of a sequence of numbers."""
-        size = self.count(limit, what)
+        return self.values(element, self.count(limit, what))
+
+    def values(self, element: np.dtype[Any], size: int) -> NDArray[Any]:
+        """Return a view of so many numbers, whose count was read."""
         # an empty sequence has no alignment
         begin = self._take(element.itemsize * size, element.itemsize) if size else self._at
         return np.frombuffer(self._raw, element, size, begin)
+
+
+def checked_count(number: int, limit: int, what: str) -> int:
+    """Return a count that is within its limit. Raises Malformed."""
+    if number > limit:
+        raise Malformed('oversized', f'{what}: {number} entries, at most {limit} are allowed')
+    return number
 
 
 def read_part(part: bytes) -> CdrReader:

@@ -11,7 +11,14 @@ from msgspec import Struct
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
-from lerobot_serve.contract.cdr import CdrReader, CdrWriter, packed_part, read_part
+from lerobot_serve.contract.cdr import (
+    CdrReader,
+    CdrWriter,
+    checked_count,
+    FLOAT32,
+    packed_part,
+    read_part,
+)
 from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.contract.limits import ID_LIMIT, KEY_LIMIT
 from lerobot_serve.contract.records import Extension
@@ -25,6 +32,8 @@ EXTENSIONS_LIMIT = 64
 EXTENSION_BYTES_LIMIT = 1 << 20
 
 ACTIONS_SHAPE = struct.Struct('<II')
+# and the number of values
+ACTIONS_HEAD = struct.Struct('<III')
 IMAGE_LAYOUT = struct.Struct('<IIHBBB')
 NO_ACTIONS = np.zeros((0, 0), np.float32)
 # rows, columns and number of values
@@ -56,8 +65,10 @@ def write_actions(writer: CdrWriter, actions: Float32Array, what: str) -> None:
 
 
 def read_actions(reader: CdrReader, what: str) -> Float32Array:
-    rows, columns = reader.unpack(ACTIONS_SHAPE, align=4)
-    values = reader.floats(ACTION_VALUES_LIMIT, what)
+    rows, columns, size = reader.unpack(ACTIONS_HEAD, align=4)
+    if not (rows or columns or size):
+        return NO_ACTIONS
+    values = reader.values(FLOAT32, checked_count(size, ACTION_VALUES_LIMIT, what))
     if values.size != rows * columns:
         raise Malformed(
             'wrong_shape', f'{what}: {values.size} values cannot be {rows} rows of {columns}'
