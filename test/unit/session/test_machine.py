@@ -37,8 +37,10 @@ def request(machine: SessionMachine) -> OpenSessionRequest:
 
 CALLS = {
     Event.REQUESTED: request,
-    Event.OPENED: lambda machine: machine.opened(machine.requested, AGREED),
-    Event.FAILED: lambda machine: machine.failed(machine.requested, ServerUnreachable('away')),
+    Event.OPENED: lambda machine: machine.opened(machine.requested_epoch, 1),
+    Event.FAILED: lambda machine: machine.failed(
+        machine.requested_epoch, ServerUnreachable('away')
+    ),
     Event.LOST: lambda machine: machine.lost('gone'),
     Event.SENT: lambda machine: machine.sent(object()),
     Event.END: SessionMachine.end,
@@ -91,10 +93,10 @@ class Owner:
         asked, outcome = self.undecided.pop(number % len(self.undecided)), OUTCOMES[number % 4]
         is_last = asked.session_epoch == self.epochs[-1]
         if outcome is not AGREED:
-            self.machine.failed(asked, outcome)
+            self.machine.failed(asked.session_epoch, outcome)
             assert not is_last or self.machine.why_lost == str(outcome)
             assert not is_last or (self.machine.requested is None) == (outcome is REFUSED)
-        elif self.machine.opened(asked, outcome):
+        elif self.machine.opened(asked.session_epoch, outcome.schema_version):
             assert is_last and self.machine.session_epoch == asked.session_epoch
             assert (self.machine.episode, self.machine.seq) == (0, 0)
             self.is_open, self.awaited = True, None

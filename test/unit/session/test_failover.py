@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.edge.session.servers import ServerSelection
+from lerobot_serve.session.failover import ServerSelection
 
 ABC = ('/a', '/b', '/c')
 
