@@ -44,9 +44,10 @@ class ServerSelection:
         self._names = names
         self._first_s, self._max_s, self._random = first_backoff_s, max_backoff_s, random
         self._backoff_s = first_backoff_s
-        self._tried: set[str] = set()
-        # whether all that failed in this round did so permanently, and those of the whole last one
-        self._are_permanent, self.is_refused_by_all = True, False
+        # those that failed in this round, and whether permanently
+        self._tried: dict[str, bool] = {}
+        # whether the last failure ended a round in which all did so permanently
+        self.is_refused_by_all = False
         self.current = names[0]
         # the latest failure of each server without a later reply; replaced as a whole
         self.failures: dict[str, str] = {}
@@ -72,18 +73,16 @@ class ServerSelection:
     def mark_failed(self, reason: str, *, is_permanent: bool = False) -> float:
         """
         Record a failure of the current server and select the next one. Return the wait before it
-        is tried [s]; `is_refused_by_all` says whether all of a round that ends failed permanently.
+        is tried [s].
         """
         self.failures = {**self.failures, self.current: reason}
-        self._tried.add(self.current)
-        self._are_permanent &= is_permanent
+        self._tried[self.current] = is_permanent
         untried = self.untried
-        self.is_refused_by_all = self._are_permanent and not untried
+        self.is_refused_by_all = not untried and all(self._tried.values())
         if untried:
             self.current = untried[0]
             return 0.0
         self._tried.clear()
-        self._are_permanent = True
         self.current = self._names[0]
         wait_s = self._backoff_s * self._random()
         self._backoff_s = min(2 * self._backoff_s, self._max_s)
@@ -92,7 +91,6 @@ class ServerSelection:
     def mark_succeeded(self) -> None:
         """Record a usable reply of the current server; resets the backoff."""
         self._tried.clear()
-        self._are_permanent = True
         self._backoff_s = self._first_s
         if self.current in self.failures:
             self.failures = {n: r for n, r in self.failures.items() if n != self.current}

@@ -112,22 +112,17 @@ def timer_event(
     `wanted_since_ns`: since when the missing chunk is due. `refused_since_ns`: since when every
     server rejects this robot permanently. None: does not apply.
     """
+    limit_s = settings.max_offline_s
     missing_ns = 0 if wanted_since_ns is None else now_ns - wanted_since_ns
     offline_ns = now_ns - status.since_ns
     # after a reset from DEAD the full time applies again
     refused_ns = 0 if refused_since_ns is None else min(now_ns - refused_since_ns, offline_ns)
     if status.state == STREAMING and missing_ns >= settings.degraded_after_s * 1e9:
         return ConnectionEvent.REQUEST_FAILED, f'no chunk for {settings.degraded_after_s:g} s'
-    if status.state == RECONNECTING and offline_ns >= settings.max_offline_s * 1e9:
-        return (
-            ConnectionEvent.OFFLINE_TOO_LONG,
-            f'no session for {settings.max_offline_s:g} s; {status.reason}',
-        )
-    if status.state == CONNECTING and refused_ns >= settings.max_offline_s * 1e9:
-        return (
-            ConnectionEvent.OFFLINE_TOO_LONG,
-            f'refused for {settings.max_offline_s:g} s; {status.reason}',
-        )
+    if status.state == RECONNECTING and offline_ns >= limit_s * 1e9:
+        return ConnectionEvent.OFFLINE_TOO_LONG, f'no session for {limit_s:g} s; {status.reason}'
+    if status.state == CONNECTING and refused_ns >= limit_s * 1e9:
+        return ConnectionEvent.OFFLINE_TOO_LONG, f'refused for {limit_s:g} s; {status.reason}'
     return None
 
 

@@ -257,7 +257,7 @@ class Requester:
         """Process replies until the pending one, its deadline, or the loss of the server."""
         deadline_ns = pending.sent_ns + int(self.settings.request_timeout_s * 1e9)
         self._watchdog.watch(pending, self.settings.request_threshold_s)
-        while self._machine.awaits_reply and not self._is_interrupted():
+        while self._machine.awaits_reply and not (self._inbox.is_stopped or self._next_episode):
             now_ns = self._inbox.clock()
             if now_ns >= deadline_ns:
                 self.pipeline.mark_overdue()
@@ -286,9 +286,6 @@ class Requester:
         if self._machine.unanswered_s >= self.settings.request_timeout_s:
             self._machine.unanswered_s = 0.0
             self._count_timeout()
-
-    def _is_interrupted(self) -> bool:
-        return self._inbox.is_stopped or bool(self._next_episode)
 
     def _count_timeout(self) -> None:
         """Several in a row lose the server."""
