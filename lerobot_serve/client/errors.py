@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.session.failover import TEMPORARY_REFUSALS
 
 
 class PolicyClientError(Exception):
@@ -33,7 +34,7 @@ class SessionRejected(PolicyClientError):
     def __init__(self, code: Refusal, text: str, remedy: str = '') -> None:
         super().__init__(text, remedy)
         self.code = code
-        self.may_retry = code in (Refusal.CAPACITY, Refusal.EXCLUSIVE_IN_USE, *TRANSIENT)
+        self.may_retry = code in TEMPORARY_REFUSALS
 
 
 class ServerUnavailable(PolicyClientError):

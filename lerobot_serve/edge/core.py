@@ -22,13 +22,13 @@ from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger
 from lerobot_serve.edge.session.connection import Connection, ConnectionChange, ConnectionEvent
 from lerobot_serve.edge.session.inbox import Inbox
-from lerobot_serve.edge.session.observation_encoder import ObservationEncoder, ObservationReader
 from lerobot_serve.edge.session.pipeline import EpisodeRequest, RequestPipeline, SessionStatus
+from lerobot_serve.edge.session.request import ObservationReader, RequestParts, RobotSession
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.edge.session.servers import ServerLiveliness, ServerSelection
-from lerobot_serve.edge.session.tracker import RequestTracker
+from lerobot_serve.edge.session.servers import ServerLiveliness
 from lerobot_serve.edge.session.transport.transport import Transport
 from lerobot_serve.edge.takeover import PersonInput, PersonMessages, Takeover
+from lerobot_serve.session.failover import ServerSelection
 
 
 class EdgeCore:
@@ -72,21 +72,17 @@ class EdgeCore:
         random: Callable[[], float] = random.random,
     ) -> Requester:
         """Build the requester; its first episode has the task of the parameters."""
-        parameters, units = self.parameters, self.robot.action_units
-        encoder = ObservationEncoder(
-            self.inbox.client_id,
-            self.history,
-            observations,
-            self.controller.take_executed,
-            units,
-        )
+        parameters = self.parameters
         pipeline = RequestPipeline(
             transport,
-            encoder,
+            RobotSession(self.inbox.client_id),
+            RequestParts(self.history, observations, self.controller.take_executed),
             ChunkMerger(
-                self.queue, len(self.robot.actions), step_s=1 / self.robot.fps, units=units
+                self.queue,
+                len(self.robot.actions),
+                step_s=1 / self.robot.fps,
+                units=self.robot.action_units,
             ),
-            RequestTracker(self.inbox.client_id),
             status=self.status,
             clock=self.inbox.clock,
             listener=self.listener,

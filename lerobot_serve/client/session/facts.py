@@ -39,7 +39,7 @@ class SessionFacts:
 
     @property
     def _agreement(self) -> OpenSessionResponse:
-        agreement = self._plans.state.machine.agreement
+        agreement = self._plans.state.agreement
         assert agreement
         return agreement
 

@@ -32,8 +32,14 @@ from lerobot_serve.contract.records import (
 )
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
-from lerobot_serve.session.machine import ReplyDropped, SessionMachine, State
-from lerobot_serve.session.numbers import LATE_CHUNK, STALE_EPISODE, STALE_EPOCH
+from lerobot_serve.session.machine import (
+    LATE_CHUNK,
+    ReplyDropped,
+    SessionMachine,
+    STALE_EPISODE,
+    STALE_EPOCH,
+    State,
+)
 from lerobot_serve.session.turns import Turns
 
 # why a request of an earlier episode is superseded
@@ -83,6 +89,8 @@ class SessionState:
         self._lock, self._task = threading.Lock(), self.terms.task
         self._history = ObservationHistory(1, 1)
         self._last_fingerprint = ''
+        # what was agreed for the session that was open last
+        self.agreement: OpenSessionResponse | None = None
 
     def check_usable(self) -> None:
         """Raise ClientClosed for a session that has ended."""
@@ -101,9 +109,10 @@ class SessionState:
     def opened(self, request: OpenSessionRequest, agreement: OpenSessionResponse) -> bool:
         """Use a session; return False for one that nobody uses."""
         with self._lock:
-            is_used = self.machine.opened(request, agreement)
+            is_used = self.machine.opened(request.session_epoch, agreement.schema_version)
             if is_used:
                 self.sessions_opened += 1
+                self.agreement = agreement
                 steps, stride = agreement.observation_steps, agreement.observation_stride_steps
                 self._history = self._history.resized(max(1, steps), max(1, stride))
             return is_used
@@ -113,7 +122,7 @@ class SessionState:
     ) -> None:
         """Note why a session was not opened."""
         with self._lock:
-            self.machine.failed(request, error)
+            self.machine.failed(request.session_epoch, error)
 
     def lost(self, why: str) -> None:
         """The server has no session of this client any more."""
@@ -208,11 +217,11 @@ class SessionState:
         with self._lock:
             # its session may have taken seconds to open: the episode may have ended meanwhile
             self.check_turn(turn)
-            assert self.machine.agreement
+            assert self.agreement
             rows, episode_id = self._history.rows(), self.machine.episode_id
             header = self.machine.next_header(now_ns)
             task = self._task if task is None else task
-            codec = Codec(self.machine.agreement.codec)
+            codec = Codec(self.agreement.codec)
         return Observation(
             header,
             self.terms.client_id,

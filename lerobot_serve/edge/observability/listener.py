@@ -17,7 +17,7 @@ from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.episodes.outcomes import RunOutcome
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.connection import ConnectionChange
-from lerobot_serve.edge.session.tracker import RequestEnd
+from lerobot_serve.edge.session.request import RequestEnd
 
 
 class EdgeListener:

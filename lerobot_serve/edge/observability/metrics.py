@@ -85,7 +85,9 @@ def request_metrics(view: EdgeView) -> list[Metric]:
             'edge_chunks_accepted', 'chunks merged into the queue', value=status.chunks_accepted
         ),
         gauge(
-            'edge_in_flight_requests', 'requests in flight', value=pipeline.in_flight is not None
+            'edge_in_flight_requests',
+            'requests in flight',
+            value=pipeline.machine.in_flight is not None,
         ),
     ]
 

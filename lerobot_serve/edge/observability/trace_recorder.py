@@ -24,7 +24,7 @@ from lerobot_serve.edge.observability.step_recorder import NOT_FINITE, StepRecor
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionChange, ConnectionState
-from lerobot_serve.edge.session.tracker import OK, RequestEnd
+from lerobot_serve.edge.session.request import OK, RequestEnd
 from lerobot_serve.edge.session_request import encode_robot_limits
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import DeferredFields, enum_name, Record, RecordIds

@@ -9,27 +9,27 @@ otherwise. The request thread.
 
 from __future__ import annotations
 
-from collections import deque
 import math
 
+import numpy as np
+
 from lerobot_serve.contract.data_path.chunk import Chunk
-from lerobot_serve.contract.schema import Flag
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.robot.units import SAME_UNITS, UnitConversions
-from lerobot_serve.edge.session.agreement import check_reply
-from lerobot_serve.edge.session.tracker import PendingRequest
+from lerobot_serve.edge.session.request import PendingRequest
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
-
-# a server swaps its policy a few times in a session; an older one is agreed again
-MAX_DECLARED = 16
+from lerobot_serve.session.chunk_terms import ChunkTerms
+from lerobot_serve.session.machine import ReplyDropped
 
 
 class ChunkMerger:
     """
-    Merges the chunks of one robot with `action_count` actions, one each `step_s`. Any thread may
-    call `clear`; `units` are those of the actions.
+    Merges the chunks of one robot with `action_count` actions, one each `step_s`; `units` are
+    those of the actions. Any thread may clear the `queue`: chunks requested before are refused.
     """
 
     def __init__(
@@ -41,38 +41,32 @@ class ChunkMerger:
         units: UnitConversions = SAME_UNITS,
         latency: LatencyTracker | None = None,
     ) -> None:
-        self._queue, self._columns, self._units = queue, action_count, units
+        self.queue, self._columns, self.units = queue, action_count, units
         self.step_s = step_s
         self._latency = latency or LatencyTracker()
-        self._server, self._agreement = '', SessionAgreement(0)
-        # policies that the server has changed to in this session
-        self._declared: deque[str] = deque(maxlen=MAX_DECLARED)
+        self._server, self._agreement, self._terms = '', SessionAgreement(0), ChunkTerms()
 
     def begin_session(self, server: str, agreement: SessionAgreement) -> None:
         """Merge chunks of this server from now on."""
         self._server, self._agreement = server, agreement
-        self._declared.clear()
+        self._terms = ChunkTerms(agreement.policy, agreement.chunk_size)
         self._latency.begin_session(server)
-
-    def clear(self, *, ends_episode: bool = True) -> None:
-        """Clear the queue; chunks requested before are refused."""
-        self._queue.clear(ends_episode=ends_episode)
 
     def playable_s(self, now_ns: int, settings: EdgeParameters) -> float:
         """Return how long the queue lasts without stale actions [s]."""
         max_age_ns = int(settings.max_action_age_s * 1e9)
-        return self._queue.playable_s(now_ns, self.step_s, max_age_ns)
+        return self.queue.playable_s(now_ns, self.step_s, max_age_ns)
 
     def prefix(self, settings: EdgeParameters) -> Leftover:
         """Return the prefix for the next chunk, empty without RTC."""
         if not self._has_rtc(settings):
-            return Leftover(self._queue.mark())
+            return Leftover(self.queue.mark())
         limit = self._agreement.chunk_size
-        return self._queue.leftover(min(settings.execution_horizon or limit, limit))
+        return self.queue.leftover(min(settings.execution_horizon or limit, limit))
 
     def continues_prefix(self, settings: EdgeParameters, prefix: Leftover) -> bool:
         """Return whether the chunk will continue the queue; an empty queue counts as continued."""
-        return self._has_rtc(settings) and bool(len(prefix.robot) or not self._queue.rows_left)
+        return self._has_rtc(settings) and bool(len(prefix.robot) or not self.queue.rows_left)
 
     def delay_steps(self, now_ns: int) -> int:
         """Return the expected delay of the next reply from its mark on, in steps."""
@@ -85,14 +79,13 @@ class ChunkMerger:
         Merge a reply; return False if its episode has ended meanwhile. Raises ReplyDropped or
         Malformed for a reply without usable actions.
         """
-        check_reply(chunk, self._columns, self._agreement, self._declared)
-        if chunk.header.flags & Flag.POLICY_CHANGED:
-            self._declared.append(chunk.policy)
-        robot, source = self._units.to_robot(chunk.robot), _source(chunk, pending)
+        check_reply(chunk, self._columns, self._terms)
+        self._terms.accept(chunk)
+        robot, source = self.units.to_robot(chunk.robot), _source(chunk, pending)
         # the robot has executed actions since the mark, also while the frames were encoded
         delay_s = (arrived_ns - pending.marked_ns) / 1e9
         if replaces_queue(chunk, pending, settings):
-            skipped = self._queue.replace(
+            skipped = self.queue.replace(
                 robot,
                 source,
                 mark=pending.mark,
@@ -101,13 +94,33 @@ class ChunkMerger:
             )
             is_merged = skipped is not None
         else:
-            is_merged = self._queue.append(robot, source, mark=pending.mark, model=chunk.model)
+            is_merged = self.queue.append(robot, source, mark=pending.mark, model=chunk.model)
         if is_merged:
             self._latency.add(self._server, delay_s, arrived_ns)
         return is_merged
 
     def _has_rtc(self, settings: EdgeParameters) -> bool:
         return settings.rtc and self._agreement.supports_rtc
+
+
+def check_reply(chunk: Chunk, columns: int, terms: ChunkTerms) -> None:
+    """Raise ReplyDropped or Malformed for a reply without usable actions."""
+    if chunk.status != Status.OK:
+        known = chunk.status in tuple(Status)
+        raise ReplyDropped(Status(chunk.status).name.lower() if known else 'unknown_status')
+    if chunk.robot.shape[1] != columns or not len(chunk.robot):
+        raise Malformed(
+            'wrong_shape', f'chunk of shape {chunk.robot.shape}, expected {columns} columns'
+        )
+    terms.check(chunk)
+    if len(chunk.model) not in (0, len(chunk.robot)):
+        raise Malformed(
+            'wrong_shape',
+            f'{len(chunk.model)} rows in model space, {len(chunk.robot)} in robot space',
+        )
+    # the rows in model space are the prefix of the next request
+    if not (np.isfinite(chunk.robot).all() and np.isfinite(chunk.model).all()):
+        raise Malformed('not_finite', 'the chunk holds NaN or infinity')
 
 
 def replaces_queue(chunk: Chunk, pending: PendingRequest, settings: EdgeParameters) -> bool:

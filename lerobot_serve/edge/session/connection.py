@@ -2,18 +2,6 @@
 """
 The connection state machine: a transition table and the object that holds the current state.
 
-Rows are events, columns states; a dot means no change:
-
-                     CONNECTING STREAMING    DEGRADED     STALLED      RECONNECTING DEAD
-    SESSION_OPENED   .          .            .            .            DEGRADED     .
-    CHUNK_MERGED     STREAMING  .            STREAMING    STREAMING    STREAMING    .
-    REQUEST_FAILED   .          DEGRADED     .            .            .            .
-    QUEUE_EMPTY      .          STALLED      STALLED      .            .            .
-    SESSION_LOST     .          RECONNECTING RECONNECTING RECONNECTING .            .
-    OFFLINE_TOO_LONG DEAD       .            .            .            DEAD         .
-    INCOMPATIBLE     .          .            .            .            DEAD         .
-    RESET            .          .            .            .            .            CONNECTING
-
 REQUEST_FAILED: requests fail while the queue holds actions: a reply without actions, a timeout, or
 a chunk that is missing for degraded_after_s.
 
@@ -31,7 +19,7 @@ from enum import auto, Enum
 import threading
 
 from lerobot_serve.contract.records import EdgeState
-from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.edge.parameters import EdgeParameters
 
 ConnectionState = EdgeState.State
 
@@ -59,57 +47,35 @@ class ConnectionEvent(Enum):
 
 TransitionTable = Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState]
 
+CONNECTING, STREAMING, DEGRADED, STALLED, RECONNECTING, DEAD = ConnectionState
+# what follows an event in which state; any other changes nothing
+NEXT = {
+    ConnectionEvent.SESSION_OPENED: {RECONNECTING: DEGRADED},
+    ConnectionEvent.CHUNK_MERGED: dict.fromkeys(
+        (CONNECTING, DEGRADED, STALLED, RECONNECTING), STREAMING
+    ),
+    ConnectionEvent.REQUEST_FAILED: {STREAMING: DEGRADED},
+    ConnectionEvent.QUEUE_EMPTY: {STREAMING: STALLED, DEGRADED: STALLED},
+    ConnectionEvent.SESSION_LOST: dict.fromkeys((STREAMING, DEGRADED, STALLED), RECONNECTING),
+    ConnectionEvent.OFFLINE_TOO_LONG: {CONNECTING: DEAD, RECONNECTING: DEAD},
+    ConnectionEvent.INCOMPATIBLE: {RECONNECTING: DEAD},
+    ConnectionEvent.RESET: {DEAD: CONNECTING},
+}
 TRANSITIONS: TransitionTable = {
-    (ConnectionState.CONNECTING, ConnectionEvent.CHUNK_MERGED): ConnectionState.STREAMING,
-    (ConnectionState.CONNECTING, ConnectionEvent.OFFLINE_TOO_LONG): ConnectionState.DEAD,
-    (ConnectionState.STREAMING, ConnectionEvent.REQUEST_FAILED): ConnectionState.DEGRADED,
-    (ConnectionState.STREAMING, ConnectionEvent.QUEUE_EMPTY): ConnectionState.STALLED,
-    (ConnectionState.STREAMING, ConnectionEvent.SESSION_LOST): ConnectionState.RECONNECTING,
-    (ConnectionState.DEGRADED, ConnectionEvent.CHUNK_MERGED): ConnectionState.STREAMING,
-    (ConnectionState.DEGRADED, ConnectionEvent.QUEUE_EMPTY): ConnectionState.STALLED,
-    (ConnectionState.DEGRADED, ConnectionEvent.SESSION_LOST): ConnectionState.RECONNECTING,
-    (ConnectionState.STALLED, ConnectionEvent.CHUNK_MERGED): ConnectionState.STREAMING,
-    (ConnectionState.STALLED, ConnectionEvent.SESSION_LOST): ConnectionState.RECONNECTING,
-    (ConnectionState.RECONNECTING, ConnectionEvent.SESSION_OPENED): ConnectionState.DEGRADED,
-    (ConnectionState.RECONNECTING, ConnectionEvent.CHUNK_MERGED): ConnectionState.STREAMING,
-    (ConnectionState.RECONNECTING, ConnectionEvent.OFFLINE_TOO_LONG): ConnectionState.DEAD,
-    (ConnectionState.RECONNECTING, ConnectionEvent.INCOMPATIBLE): ConnectionState.DEAD,
-    (ConnectionState.DEAD, ConnectionEvent.RESET): ConnectionState.CONNECTING,
+    (state, event): NEXT[event][state]
+    for state in ConnectionState
+    for event in ConnectionEvent
+    if state in NEXT[event]
 }
 
 INITIAL_REASON = 'not connected yet'
 
 # without a session these events update the reason even if the state stays
-REASON_UPDATES = {
-    (state, event)
-    for state in (ConnectionState.CONNECTING, ConnectionState.RECONNECTING)
-    for event in (
-        ConnectionEvent.SESSION_OPENED,
-        ConnectionEvent.SESSION_LOST,
-        ConnectionEvent.INCOMPATIBLE,
-    )
-}
-
-# INCOMPATIBLE: a retry would be refused again; SESSION_LOST: a retry or another server may succeed
-REFUSAL_EVENTS = {
-    Refusal.SCHEMA_TOO_NEW: ConnectionEvent.INCOMPATIBLE,
-    Refusal.SCHEMA_TOO_OLD: ConnectionEvent.INCOMPATIBLE,
-    Refusal.BAD_NAME: ConnectionEvent.INCOMPATIBLE,
-    Refusal.ACTION_NAMES: ConnectionEvent.INCOMPATIBLE,
-    Refusal.STATE_NAMES: ConnectionEvent.INCOMPATIBLE,
-    Refusal.CAMERAS: ConnectionEvent.INCOMPATIBLE,
-    Refusal.FPS: ConnectionEvent.INCOMPATIBLE,
-    Refusal.TASK_PINNED: ConnectionEvent.INCOMPATIBLE,
-    Refusal.WRONG_POLICY: ConnectionEvent.INCOMPATIBLE,
-    Refusal.CODEC: ConnectionEvent.INCOMPATIBLE,
-    Refusal.BAD_REQUEST: ConnectionEvent.INCOMPATIBLE,
-    Refusal.CAPACITY: ConnectionEvent.SESSION_LOST,
-    Refusal.NAME_IN_USE: ConnectionEvent.SESSION_LOST,
-    Refusal.NOT_READY: ConnectionEvent.SESSION_LOST,
-    Refusal.DRAINING: ConnectionEvent.SESSION_LOST,
-    Refusal.EXCLUSIVE_IN_USE: ConnectionEvent.SESSION_LOST,
-    Refusal.UNREACHABLE: ConnectionEvent.SESSION_LOST,
-}
+REASON_EVENTS = (
+    ConnectionEvent.SESSION_OPENED,
+    ConnectionEvent.SESSION_LOST,
+    ConnectionEvent.INCOMPATIBLE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +101,10 @@ class ConnectionChange:
 def timer_event(
     status: ConnectionStatus,
     now_ns: int,
+    settings: EdgeParameters,
     *,
     wanted_since_ns: int | None,
     refused_since_ns: int | None = None,
-    degraded_after_s: float,
-    max_offline_s: float,
 ) -> tuple[ConnectionEvent, str] | None:
     """
     Return the event that is due by time, with its reason.
@@ -147,22 +112,17 @@ def timer_event(
     `wanted_since_ns`: since when the missing chunk is due. `refused_since_ns`: since when every
     server rejects this robot permanently. None: does not apply.
     """
+    limit_s = settings.max_offline_s
     missing_ns = 0 if wanted_since_ns is None else now_ns - wanted_since_ns
     offline_ns = now_ns - status.since_ns
     # after a reset from DEAD the full time applies again
     refused_ns = 0 if refused_since_ns is None else min(now_ns - refused_since_ns, offline_ns)
-    if status.state == ConnectionState.STREAMING and missing_ns >= degraded_after_s * 1e9:
-        return ConnectionEvent.REQUEST_FAILED, f'no chunk for {degraded_after_s:g} s'
-    if status.state == ConnectionState.RECONNECTING and offline_ns >= max_offline_s * 1e9:
-        return (
-            ConnectionEvent.OFFLINE_TOO_LONG,
-            f'no session for {max_offline_s:g} s; {status.reason}',
-        )
-    if status.state == ConnectionState.CONNECTING and refused_ns >= max_offline_s * 1e9:
-        return (
-            ConnectionEvent.OFFLINE_TOO_LONG,
-            f'refused for {max_offline_s:g} s; {status.reason}',
-        )
+    if status.state == STREAMING and missing_ns >= settings.degraded_after_s * 1e9:
+        return ConnectionEvent.REQUEST_FAILED, f'no chunk for {settings.degraded_after_s:g} s'
+    if status.state == RECONNECTING and offline_ns >= limit_s * 1e9:
+        return ConnectionEvent.OFFLINE_TOO_LONG, f'no session for {limit_s:g} s; {status.reason}'
+    if status.state == CONNECTING and refused_ns >= limit_s * 1e9:
+        return ConnectionEvent.OFFLINE_TOO_LONG, f'refused for {limit_s:g} s; {status.reason}'
     return None
 
 
@@ -198,21 +158,19 @@ class Connection:
 
     def check_timers(
         self,
+        settings: EdgeParameters,
         *,
         wanted_since_ns: int | None,
         refused_since_ns: int | None = None,
-        degraded_after_s: float,
-        max_offline_s: float,
     ) -> ConnectionChange | None:
         """Process the event that is due by time, if any, atomically; see `timer_event`."""
         with self._lock:
             due = timer_event(
                 self.status,
                 self._clock(),
+                settings,
                 wanted_since_ns=wanted_since_ns,
                 refused_since_ns=refused_since_ns,
-                degraded_after_s=degraded_after_s,
-                max_offline_s=max_offline_s,
             )
             return self._handle(*due) if due else None
 
@@ -220,7 +178,7 @@ class Connection:
         before = self.status
         after = self._table.get((before.state, event))
         if after is None:
-            if (before.state, event) in REASON_UPDATES:
+            if before.state in (CONNECTING, RECONNECTING) and event in REASON_EVENTS:
                 self.status = ConnectionStatus(before.state, reason, before.since_ns)
             return None
         change = ConnectionChange(self._clock(), before.state, event, after, reason)

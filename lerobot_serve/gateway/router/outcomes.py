@@ -11,6 +11,7 @@ from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.router.policy_contract import policy_id
 from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.session.failover import TEMPORARY_REFUSALS
 from lerobot_serve.session.machine import check_session
 
 # a request without an answer is best sent again after this
@@ -23,15 +24,6 @@ STATUSES: dict[int, Status] = {
     ChunkStatus.NO_SLOT: Status.UNAVAILABLE,
     ChunkStatus.QUOTA: Status.QUOTA,
 }
-# a retry may succeed; any other refusal stays until an operator changes something
-REFUSALS = {
-    Refusal.CAPACITY: Status.OVERLOADED,
-    Refusal.NAME_IN_USE: Status.UNAVAILABLE,
-    Refusal.NOT_READY: Status.UNAVAILABLE,
-    Refusal.DRAINING: Status.UNAVAILABLE,
-    Refusal.EXCLUSIVE_IN_USE: Status.UNAVAILABLE,
-    Refusal.UNREACHABLE: Status.UNAVAILABLE,
-}
 STATE_LOST = 'the server no longer had the state of this session, and began anew'
 
 
@@ -41,10 +33,11 @@ def unavailable(text: str) -> PredictionError:
 
 def refusal_error(refused: SessionRefused) -> PredictionError:
     """Return the error of a session that was not opened."""
-    status = REFUSALS.get(refused.code, Status.INVALID)
-    retry_after_s = RETRY_AFTER_S if refused.code in REFUSALS else 0.0
     text = f'the session was refused: {refused}'
-    return PredictionError(status, text, retry_after_s, refused.code)
+    if refused.code not in TEMPORARY_REFUSALS:
+        return PredictionError(Status.INVALID, text, 0.0, refused.code)
+    status = Status.OVERLOADED if refused.code == Refusal.CAPACITY else Status.UNAVAILABLE
+    return PredictionError(status, text, RETRY_AFTER_S, refused.code)
 
 
 def prediction_of(chunk: Chunk, contract: PolicyContract, episode_id: str) -> Prediction:

@@ -77,7 +77,7 @@ class RouterSession:
             raise unavailable(ENDED)
         request = machine.request(terms, self._calls.reply_topic)
         agreement, self._contract = await self._calls.open_session(request)
-        if not machine.opened(request, agreement):
+        if not machine.opened(request.session_epoch, agreement.schema_version):
             await self._calls.close_session(request)
             raise unavailable(ENDED)
         self._unanswered = 0

@@ -8,7 +8,6 @@ import numpy as np
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.edge.queue.action_queue import ChunkSource
-from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from support.edge.requester_rig import Bench, CHUNK
@@ -31,15 +30,15 @@ def guided(agreement: SessionAgreement = RTC, **settings: object) -> Bench:
 
 
 def begin_session(bench: Bench, agreement: SessionAgreement = RTC, server: str = SERVER) -> None:
-    bench.pipeline.next_session_epoch()
-    bench.pipeline.begin_session(server, agreement)
+    bench.pipeline.begin_session(server, bench.session.begin_request(), agreement)
 
 
 def fill(bench: Bench, rows: np.ndarray = ROWS, policy: str = 'act@0') -> None:
     bench.actions.append(rows, source(policy), mark=bench.actions.mark(), model=10 * rows)
 
 
-def hear(bench: Bench, request: Observation, robot: np.ndarray = CHUNK, **changes) -> ReplyResult:
-    """Let the answer to a request arrive now."""
+def hear(bench: Bench, request: Observation, robot: np.ndarray = CHUNK, **changes) -> str:
+    """Let the answer to a request arrive now; return how the request ended, empty if not by it."""
     raw = reply_bytes(request, robot, **changes)
-    return bench.pipeline.on_reply(raw, bench.now_ns, bench.settings).result
+    end = bench.pipeline.on_reply(raw, bench.now_ns, bench.settings)
+    return end.status if end else ''

@@ -25,16 +25,16 @@ from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger
 from lerobot_serve.edge.session.connection import Connection, ConnectionChange
 from lerobot_serve.edge.session.inbox import Inbox
-from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
 from lerobot_serve.edge.session.pipeline import EpisodeRequest, RequestPipeline, SessionStatus
+from lerobot_serve.edge.session.request import RequestParts, RobotSession
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.edge.session.servers import ServerLiveliness, ServerSelection
-from lerobot_serve.edge.session.tracker import RequestTracker
+from lerobot_serve.edge.session.servers import ServerLiveliness
 from lerobot_serve.edge.session.transport.fake_transport import (
     FakeObservations,
     FakeTransport,
     reply_bytes,
 )
+from lerobot_serve.session.failover import ServerSelection
 from support.replacing import replace
 
 WAIT_S = 10.0
@@ -77,15 +77,14 @@ class Bench:
         self.latency = LatencyTracker()
         self.executed = ExecutionReport()
         self.connection = Connection(self.clock, on_change=self._on_change)
-        self.encoder = ObservationEncoder(
-            client_id, self.history, self.observations, lambda: self.executed
-        )
+        self.parts = RequestParts(self.history, self.observations, lambda: self.executed)
+        self.session = RobotSession(client_id, 2**32 - 1)
         self.merger = ChunkMerger(self.actions, 3, step_s=step_s, latency=self.latency)
         self.pipeline = RequestPipeline(
             self.transport,
-            self.encoder,
+            self.session,
+            self.parts,
             self.merger,
-            RequestTracker(client_id, 2**32 - 1),
             status=SessionStatus(),
             clock=self.clock,
             listener=listener,
@@ -128,7 +127,10 @@ class Bench:
         self.listener.changed(change)
 
     def send_request(self) -> Observation:
-        """Let the pipeline send a request, and return it."""
+        """Let the pipeline send a request, in a session, and return it."""
+        if not self.session.is_open:
+            epoch = self.session.begin_request()
+            self.pipeline.begin_session(self.servers.current, epoch, self.transport.agreement)
         assert self.pipeline.send_request(self.settings)
         return self.request()
 

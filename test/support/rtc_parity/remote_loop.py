@@ -26,14 +26,12 @@ from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger
-from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
 from lerobot_serve.edge.session.pipeline import (
     EpisodeRequest,
-    ReplyResult,
     RequestPipeline,
     SessionStatus,
 )
-from lerobot_serve.edge.session.tracker import RequestTracker
+from lerobot_serve.edge.session.request import OK, RequestParts, RobotSession
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.inference import policy_loading
@@ -105,14 +103,12 @@ class RemoteLoop:
         self._queue = ActionQueue(DELAY_RULES[rule])
         # as LeRobot's tracker counts: every answer, for ever
         latency = LatencyTracker(window_s=LONG_S, warm_up=0)
-        encoder = ObservationEncoder(
-            CLIENT, ObservationHistory(self._inputs), self._wire, ExecutionReport
-        )
+        session = RobotSession(CLIENT, number - 1)
         self._pipeline = RequestPipeline(
             self._wire,
-            encoder,
+            session,
+            RequestParts(ObservationHistory(self._inputs), self._wire, ExecutionReport),
             ChunkMerger(self._queue, len(JOINTS), step_s=STEP_S, latency=latency),
-            RequestTracker(CLIENT, number),
             status=SessionStatus(),
             clock=lambda: self._now_ns,
             listener=EdgeListener(),
@@ -121,7 +117,7 @@ class RemoteLoop:
         agreement = SessionAgreement(
             SCHEMA_VERSION, chunk_size=served.chunk_size, supports_rtc=served.supports_rtc
         )
-        self._pipeline.begin_session(SERVER, agreement)
+        self._pipeline.begin_session(SERVER, session.begin_request(), agreement)
         self._pipeline.set_episode(EpisodeRequest(TASK))
         self._settings = EdgeParameters(
             request_threshold_s=LONG_S,
@@ -174,9 +170,9 @@ class RemoteLoop:
         ((_, chunk),) = self._worker.process(self._request_queue.take_batch())
         latency_ns = round(latency_s * 1e9)
         self._now_ns += latency_ns
-        reply = self._pipeline.on_reply(wire_chunk.encode(chunk), self._now_ns, self._settings)
-        if reply.result is not ReplyResult.MERGED:
-            raise RuntimeError(f'{reply.result}: {chunk.status_text}')
+        end = self._pipeline.on_reply(wire_chunk.encode(chunk), self._now_ns, self._settings)
+        if end is None or end.status != OK:
+            raise RuntimeError(f'{end}: {chunk.status_text}')
         return chunk.seed, latency_ns / 1e9
 
     def left(self) -> tuple[bytes, bytes]:

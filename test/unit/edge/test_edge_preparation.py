@@ -117,7 +117,7 @@ def test_a_row_lasts_a_step_of_the_policy_however_often_the_robot_is_commanded(r
         resolve_topic=str,
     )
     requester = core.make_requester(FakeTransport(), FakeObservations())
-    assert requester.pipeline.step_s == pytest.approx(1 / 30)
+    assert requester.pipeline.merger.step_s == pytest.approx(1 / 30)
     assert requester.settings is core.parameters
 
 

@@ -12,7 +12,13 @@ from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.records import OpenSessionRequest, OpenSessionResponse
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import EPOCHS, ServerUnreachable, SessionRefused
-from lerobot_serve.session.machine import Event, ReplyDropped, SessionMachine, State
+from lerobot_serve.session.machine import (
+    Event,
+    MAX_HOLD_S,
+    ReplyDropped,
+    SessionMachine,
+    State,
+)
 from lerobot_serve.session.turns import Turns
 
 TERMS = OpenSessionRequest(client_id='robot')
@@ -36,8 +42,10 @@ def request(machine: SessionMachine) -> OpenSessionRequest:
 
 CALLS = {
     Event.REQUESTED: request,
-    Event.OPENED: lambda machine: machine.opened(machine.requested, AGREED),
-    Event.FAILED: lambda machine: machine.failed(machine.requested, ServerUnreachable('away')),
+    Event.OPENED: lambda machine: machine.opened(machine.requested_epoch, 1),
+    Event.FAILED: lambda machine: machine.failed(
+        machine.requested_epoch, ServerUnreachable('away')
+    ),
     Event.LOST: lambda machine: machine.lost('gone'),
     Event.SENT: lambda machine: machine.sent(object()),
     Event.END: SessionMachine.end,
@@ -52,7 +60,7 @@ def test_each_event_in_each_state_leads_where_the_table_says_or_changes_nothing(
     for event, *after in rows:
         for before, expected in zip(header, after, strict=True):
             machine: SessionMachine = SessionMachine('robot', EPOCHS - 1)
-            request(machine)
+            assert request(machine).session_epoch == 0
             if State[before] in WAYS:
                 CALLS[WAYS[State[before]]](machine)
             content = dict(vars(machine))
@@ -76,7 +84,9 @@ class Owner:
         self.undecided: list[OpenSessionRequest] = []
         self.sent: list[Header] = []
         self.awaited: Header | None = None
-        self.is_open = False
+        self.is_open = self.is_late = False
+        # without a reply, since the last one
+        self.unanswered = 0
 
     def request(self, _: int) -> None:
         if self.machine.state is not State.ENDED:
@@ -90,13 +100,14 @@ class Owner:
         asked, outcome = self.undecided.pop(number % len(self.undecided)), OUTCOMES[number % 4]
         is_last = asked.session_epoch == self.epochs[-1]
         if outcome is not AGREED:
-            self.machine.failed(asked, outcome)
+            self.machine.failed(asked.session_epoch, outcome)
             assert not is_last or self.machine.why_lost == str(outcome)
             assert not is_last or (self.machine.requested is None) == (outcome is REFUSED)
-        elif self.machine.opened(asked, outcome):
+        elif self.machine.opened(asked.session_epoch, outcome.schema_version):
             assert is_last and self.machine.session_epoch == asked.session_epoch
             assert (self.machine.episode, self.machine.seq) == (0, 0)
-            self.is_open, self.awaited = True, None
+            self.is_open, self.awaited, self.unanswered = True, None, 0
+            assert self.machine.held_s(0) == 0
         else:
             assert not is_last or self.machine.state is State.ENDED
 
@@ -112,16 +123,30 @@ class Owner:
 
     def send(self, _: int) -> None:
         if self.is_open and self.awaited:
+            content = dict(vars(self.machine))
             with pytest.raises(RuntimeError, match='still in flight'):
                 self.machine.sent(0)
+            assert vars(self.machine) == content
         elif self.is_open:
             self.awaited = self.machine.next_header(0)
             self.sent.append(self.awaited)
+            self.is_late = False
             self.machine.sent(len(self.sent))
 
     def give_up(self, _: int) -> None:
         assert self.machine.release() == (len(self.sent) if self.awaited else None)
+        self.machine.unanswered_s += bool(self.awaited)
+        self.unanswered += bool(self.awaited)
         self.awaited = None
+
+    def be_late(self, _: int) -> None:
+        self.machine.overdue()
+        self.is_late = True
+
+    def hold(self, number: int) -> None:
+        self.machine.hold(10**9, number)
+        assert self.machine.held_s(10**9) == min(number, MAX_HOLD_S)
+        assert self.machine.held_s(0) == min(number, MAX_HOLD_S) + 1
 
     def reply(self, number: int) -> None:
         if not self.sent:
@@ -131,7 +156,9 @@ class Owner:
         if change:
             part = ('seq', 'episode', 'session_epoch')[change - 1]
             header = replace(header, **{part: getattr(header, part) + 1})
-        content = dict(vars(self.machine))
+        if header.session_epoch == self.machine.session_epoch:
+            self.unanswered = 0
+        content = {**vars(self.machine), 'unanswered_s': self.unanswered}
         if header == self.awaited:
             assert self.machine.take(header.for_reply(0)) == len(self.sent)
             self.awaited = None
@@ -148,10 +175,14 @@ class Owner:
         assert len(set(self.epochs)) == len(self.epochs)
         assert self.machine.is_open == self.is_open
         assert (self.machine.in_flight is None) == (self.awaited is None)
+        is_in_time = self.awaited is not None and not self.is_late
+        assert self.machine.awaits_reply == (self.is_open and is_in_time)
+        assert self.machine.unanswered_s == self.unanswered
 
 
 OFTEN = [Owner.request, Owner.decide, Owner.decide, Owner.send, Owner.send, Owner.reply]
-STEPS = st.sampled_from([*OFTEN, Owner.begin_episode, Owner.give_up, Owner.lose])
+RARE = [Owner.begin_episode, Owner.give_up, Owner.lose, Owner.be_late, Owner.hold]
+STEPS = st.sampled_from([*OFTEN, *RARE])
 
 
 @settings(max_examples=200)

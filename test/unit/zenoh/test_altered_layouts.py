@@ -24,7 +24,7 @@ from lerobot_serve.contract.records import (
 )
 from lerobot_serve.contract.services.messages import read
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
-from lerobot_serve.edge.session.agreement import check_agreement
+from lerobot_serve.edge.session.request import check_agreement
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.router.replicas.replica import is_serving
 from lerobot_serve.zenoh.keys import Role

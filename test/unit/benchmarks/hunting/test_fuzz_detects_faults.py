@@ -24,7 +24,6 @@ from lerobot_serve.edge.decisions import Decision
 from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
-from lerobot_serve.edge.session.tracker import RequestTracker
 from lerobot_serve.edge.takeover import DeviceState, PersonInput, Takeover
 from lerobot_serve.router.data_path import dispatcher
 from lerobot_serve.router.data_path.forwarder import RequestForwarder
@@ -35,6 +34,7 @@ from lerobot_serve.router.replicas.slot import NO_VERDICT, Slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.storage.decisions import DurableDecisions
 from lerobot_serve.router.storage.writer import StoreWriter
+from lerobot_serve.session.machine import SessionMachine
 
 EDGE, ROUTER = hunt.TARGETS['edge'], hunt.TARGETS['router']
 WITHIN_STEPS = 40_000
@@ -202,14 +202,13 @@ def test_a_prefix_of_another_policy(monkeypatch):
 
 
 def test_a_second_request_in_flight(monkeypatch):
-    track = RequestTracker.track
+    sent = SessionMachine.sent
 
-    def forgetful(tracker, **what):
-        pending = track(tracker, **what)
-        tracker.in_flight = None
-        return pending
+    def forgetful(machine, pending):
+        sent(machine, pending)
+        machine.in_flight = None
 
-    monkeypatch.setattr(RequestTracker, 'track', forgetful)
+    monkeypatch.setattr(SessionMachine, 'sent', forgetful)
     found(EDGE, 'one in flight')
 
 

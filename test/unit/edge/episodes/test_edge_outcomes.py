@@ -55,9 +55,7 @@ def test_a_run_that_nobody_judged_is_aborted(asking, outcome, word):
 
 def test_only_the_last_episodes_are_remembered(asking):
     for number in range(EPISODES_KEPT + 1):
-        asking.bench.pipeline.begin_episode(
-            EpisodeRequest('', f'episode {number}'), notify_server=False
-        )
+        asking.bench.pipeline.begin_episode(EpisodeRequest('', f'episode {number}'))
         hear(asking.bench, asking.bench.send_request())
     for number in (0, 1):
         asking.recorder.outcome_received(f'episode {number}', 2, '')

@@ -108,7 +108,7 @@ def test_an_answer_without_actions_is_told_with_its_status_and_its_words(
 
 
 def begin_episode(asking: Asking) -> None:
-    asking.bench.pipeline.begin_episode(EpisodeRequest('wash'), notify_server=True)
+    asking.bench.pipeline.begin_episode(EpisodeRequest('wash'))
 
 
 def time_out(asking: Asking) -> None:
@@ -337,16 +337,16 @@ class World:
         self.numbers: list[tuple[int, int]] = []
 
     def ask(self, fails: str) -> None:
-        pipeline = self.bench.pipeline
-        if pipeline.in_flight:
+        session = self.bench.session
+        if session.in_flight:
             return
         if fails == 'inputs':
             self.bench.observations.errors.append(Malformed('wrong_shape', 'bad'))
         self.bench.executed = BAD_RUNS if fails == 'encoding' else ExecutionReport()
-        before = pipeline._tracker.seq
-        pipeline.send_request(self.bench.settings)
-        if pipeline._tracker.seq > before:
-            self.numbers.append((pipeline._tracker.session_epoch, pipeline._tracker.seq))
+        before = session.seq
+        self.bench.pipeline.send_request(self.bench.settings)
+        if session.seq > before:
+            self.numbers.append((session.session_epoch, session.seq))
 
     def hear(self, back: int, kind: str) -> None:
         """Let an answer to one of the last requests arrive."""
@@ -372,7 +372,7 @@ class World:
         if how == 'time_out':
             pipeline.mark_overdue()
         elif how == 'episode':
-            pipeline.begin_episode(EpisodeRequest(), notify_server=False)
+            pipeline.begin_episode(EpisodeRequest())
         elif how == 'session':
             self.asking.session()
         else:

@@ -28,7 +28,7 @@ from lerobot_serve.edge.robot.units import (
     UnitConversion,
     UnitConversions,
 )
-from lerobot_serve.edge.session.pipeline import ReplyResult
+from lerobot_serve.edge.session.request import OK
 from lerobot_serve.edge.session_request import encode_robot_limits, limits_extension
 
 NAME = 'shoulder_pan.pos'
@@ -212,9 +212,9 @@ def test_chunks_come_in_and_prefixes_go_out_in_the_unit_of_the_policy():
             convert_between('rad', 'range_m100_100', (-1.9, 1.7)),
         )
     )
-    bench.encoder._units = bench.merger._units = units
+    bench.merger.units = units
     rows = np.array([[90.0, 7.0, 33.3]] * 6, np.float32) + np.arange(6, dtype=np.float32)[:, None]
-    assert hear(bench, bench.send_request(), rows, model=rows / 10) is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), rows, model=rows / 10) == OK
     planned = bench.actions.take()
     assert np.allclose(planned.action, units.to_robot(rows[0]))
     assert isclose(planned.action[0], pi / 2)

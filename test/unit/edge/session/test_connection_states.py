@@ -13,15 +13,13 @@ from hypothesis.stateful import initialize, invariant, rule, RuleBasedStateMachi
 import pytest
 from support.edge.controller_rig import WAYS
 
-from lerobot_serve.contract.schema import Refusal
-from lerobot_serve.edge.session import connection as states
+from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.connection import (
     Connection,
     ConnectionChange,
     ConnectionEvent,
     ConnectionState,
     ConnectionStatus,
-    REFUSAL_EVENTS,
     timer_event,
     TRANSITIONS,
     TransitionTable,
@@ -31,9 +29,23 @@ from lerobot_serve_interfaces.msg import EdgeState
 S = 1_000_000_000
 
 
+# rows are events, columns states; a dot means no change
+TABLE = """
+                 CONNECTING STREAMING    DEGRADED     STALLED      RECONNECTING DEAD
+SESSION_OPENED   .          .            .            .            DEGRADED     .
+CHUNK_MERGED     STREAMING  .            STREAMING    STREAMING    STREAMING    .
+REQUEST_FAILED   .          DEGRADED     .            .            .            .
+QUEUE_EMPTY      .          STALLED      STALLED      .            .            .
+SESSION_LOST     .          RECONNECTING RECONNECTING RECONNECTING .            .
+OFFLINE_TOO_LONG DEAD       .            .            .            DEAD         .
+INCOMPATIBLE     .          .            .            .            DEAD         .
+RESET            .          .            .            .            .            CONNECTING
+"""
+
+
 def drawn() -> dict[tuple[ConnectionState, ConnectionEvent], ConnectionState]:
-    """Return the table in the docstring: written a second time, no pair changes by mistake."""
-    lines = [line.split() for line in states.__doc__.splitlines() if line.startswith('    ')]
+    """Return the table: written a second time, no pair changes by mistake."""
+    lines = [line.split() for line in TABLE.strip().splitlines()]
     assert len(lines) == 1 + len(ConnectionEvent)
     columns = [ConnectionState[name] for name in lines[0]]
     assert len({*columns}) == len(ConnectionState)
@@ -123,7 +135,7 @@ def test_a_new_connection_waits_for_a_server():
 
 # what time brings
 
-TIMES = {'degraded_after_s': 1.0, 'max_offline_s': 60.0}
+TIMES = {'settings': EdgeParameters(degraded_after_s=1.0, max_offline_s=60.0)}
 
 
 @pytest.mark.parametrize('state', ConnectionState)
@@ -183,28 +195,6 @@ def test_the_time_offline_counts_from_the_loss_whatever_servers_say_meanwhile():
     change = connection.check_timers(wanted_since_ns=None, **TIMES)
     assert change.after == connection.state == ConnectionState.DEAD
     assert connection.reason == 'no session for 60 s; /b: full'
-
-
-# what refusals mean
-
-ASK_AGAIN = {
-    Refusal.CAPACITY,
-    Refusal.NAME_IN_USE,
-    Refusal.NOT_READY,
-    Refusal.DRAINING,
-    Refusal.EXCLUSIVE_IN_USE,
-    Refusal.UNREACHABLE,
-}
-
-
-@pytest.mark.parametrize('refusal', Refusal)
-def test_a_refusal_is_for_later_or_for_good(refusal):
-    if refusal == Refusal.OK:
-        assert refusal not in REFUSAL_EVENTS
-    else:
-        assert REFUSAL_EVENTS[refusal] == (
-            ConnectionEvent.SESSION_LOST if refusal in ASK_AGAIN else ConnectionEvent.INCOMPATIBLE
-        )
 
 
 # the connection under any sequence of events, from any thread
@@ -267,9 +257,7 @@ class AnyEvents(RuleBasedStateMachine):
     def look_at_the_time(self, wanted_ago_s):
         before = self.connection.state
         wanted_ns = None if wanted_ago_s is None else self.now_ns - int(wanted_ago_s * S)
-        change = self.connection.check_timers(
-            wanted_since_ns=wanted_ns, degraded_after_s=1.0, max_offline_s=60.0
-        )
+        change = self.connection.check_timers(wanted_since_ns=wanted_ns, **TIMES)
         if change is None:
             assert self.connection.state == before
             assert (

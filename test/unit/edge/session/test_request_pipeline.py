@@ -13,7 +13,8 @@ from lerobot_serve.contract.data_path.execution_report import decode, ExecutedRu
 from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.edge.queue.delay_rules import DELAY_RULES, elapsed_time
-from lerobot_serve.edge.session.pipeline import EpisodeRequest, ReplyResult
+from lerobot_serve.edge.session.pipeline import EpisodeRequest
+from lerobot_serve.edge.session.request import ABANDONED, ENDS_SESSION, OK
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 
 # how a chunk joins what is left
@@ -49,7 +50,7 @@ def test_a_chunk_is_appended_where_the_robot_appends():
     request = bench.send_request()
     bench.actions.take()
     bench.now_ns += 50 * MS
-    assert hear(bench, request, 2 * ROWS, model=3 * ROWS, policy='act@0') is ReplyResult.MERGED
+    assert hear(bench, request, 2 * ROWS, model=3 * ROWS, policy='act@0') == OK
     assert np.array_equal(bench.actions.leftover(99).model, [*10 * ROWS[1:], *3 * ROWS])
     assert played(bench) == [*ROWS[1:].tolist(), *(2 * ROWS).tolist()]
 
@@ -60,9 +61,9 @@ def test_a_chunk_of_an_episode_that_has_ended_is_refused(merge_mode):
     request = bench.send_request()
     # whoever ends it clears at once; the thread has not got to it yet
     bench.actions.clear()
-    assert hear(bench, request) is ReplyResult.DROPPED
+    assert hear(bench, request) == ABANDONED
     assert played(bench) == []
-    assert bench.pipeline.in_flight is None
+    assert bench.session.in_flight is None
     assert bench.actions.chunks_refused == 1
     assert (bench.pipeline.status.chunks_accepted, bench.pipeline.status.slot) == (0, '')
     # nor does the server know by it that an episode began
@@ -80,7 +81,7 @@ BAD_MODELS = [
 @pytest.mark.parametrize(('model', 'reason'), BAD_MODELS)
 def test_actions_in_the_units_of_the_policy_are_looked_at_too(model, reason):
     bench = guided()
-    assert hear(bench, bench.send_request(), CHUNK, model=model) is ReplyResult.NO_ACTIONS
+    assert hear(bench, bench.send_request(), CHUNK, model=model) == reason
     assert bench.drops == {reason: 1}
     assert played(bench) == []
 
@@ -88,34 +89,35 @@ def test_actions_in_the_units_of_the_policy_are_looked_at_too(model, reason):
 def test_actions_in_the_units_of_the_policy_may_have_other_columns():
     bench = guided()
     model = np.arange(10, dtype=np.float32).reshape(2, 5)
-    assert hear(bench, bench.send_request(), CHUNK, model=model) is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), CHUNK, model=model) == OK
     assert np.array_equal(bench.actions.leftover(9).model, model)
 
 
 ENDS = [
-    (Status.POLICY_ERROR, ReplyResult.NO_ACTIONS, 'policy_error'),
-    (Status.TOO_LATE, ReplyResult.NO_ACTIONS, 'too_late'),
-    (Status.NOT_FINITE, ReplyResult.NO_ACTIONS, 'not_finite'),
-    (77, ReplyResult.NO_ACTIONS, 'unknown_status'),
-    (Status.NO_SESSION, ReplyResult.SESSION_ENDED, 'no_session'),
-    (Status.DRAINING, ReplyResult.SESSION_ENDED, 'draining'),
+    (Status.POLICY_ERROR, False, 'policy_error'),
+    (Status.TOO_LATE, False, 'too_late'),
+    (Status.NOT_FINITE, False, 'not_finite'),
+    (77, False, 'unknown_status'),
+    (Status.NO_SESSION, True, 'no_session'),
+    (Status.DRAINING, True, 'draining'),
 ]
 
 
-@pytest.mark.parametrize(('status', 'outcome', 'reason'), ENDS)
-def test_an_answer_that_is_no_chunk_says_what_it_is(status, outcome, reason):
+@pytest.mark.parametrize(('status', 'is_over', 'reason'), ENDS)
+def test_an_answer_that_is_no_chunk_says_what_it_is(status, is_over, reason):
     bench = guided()
-    assert hear(bench, bench.send_request(), CHUNK[:0], status=status) is outcome
+    assert hear(bench, bench.send_request(), CHUNK[:0], status=status) == reason
+    assert (reason in ENDS_SESSION) == is_over
     assert bench.drops == {reason: 1}
     assert bench.pipeline.status.last_failure == f'server error: {reason}'
-    assert bench.pipeline.in_flight is None
+    assert bench.session.in_flight is None
 
 
 def test_a_change_of_policy_is_counted_and_the_chunk_is_played():
     bench = guided()
     request = bench.send_request()
     flags = Flag.POLICY_CHANGED | Flag.STATE_LOST
-    assert hear(bench, request, header=request.header.for_reply(flags)) is ReplyResult.MERGED
+    assert hear(bench, request, header=request.header.for_reply(flags)) == OK
     assert bench.drops == {'policy_changed': 1, 'state_lost': 1}
     assert played(bench) == CHUNK.tolist()
 
@@ -138,7 +140,7 @@ def test_an_episode_that_begins_ends_no_other_and_refuses_what_was_asked_for_bef
     bench = guided()
     hear(bench, bench.send_request())
     mark = bench.actions.mark()
-    bench.pipeline.begin_episode(EpisodeRequest(), notify_server=False)
+    bench.pipeline.begin_episode(EpisodeRequest())
     # the requester has ended the one before, when it was told to
     assert bench.actions.episodes_ended == 0
     assert (bench.actions.rows_left, bench.actions.epoch) == (0, mark.epoch + 1)
@@ -147,12 +149,13 @@ def test_an_episode_that_begins_ends_no_other_and_refuses_what_was_asked_for_bef
 def test_an_episode_that_nobody_named_gets_a_name_and_a_named_one_keeps_it():
     bench = guided()
     for episode, name in [(EpisodeRequest('a'), '-0002'), (EpisodeRequest('b', 'mine'), 'mine')]:
-        bench.pipeline.begin_episode(episode, notify_server=False)
+        bench.pipeline.begin_episode(episode)
         assert bench.pipeline.status.episode_id.endswith(name)
         assert bench.send_request().task == episode.task
-    assert bench.transport.resets == []
-    bench.pipeline.begin_episode(EpisodeRequest('', 'told'), notify_server=True)
-    assert bench.transport.resets == [(0, 3, 'told')]
+    assert bench.transport.resets == [(0, 1, 'robot_1-00000000-0002'), (0, 2, 'mine')]
+    bench.session.lost('gone')
+    bench.pipeline.begin_episode(EpisodeRequest('', 'not told'))
+    assert len(bench.transport.resets) == 2
 
 
 def test_a_request_that_cannot_be_sent_leaves_one_whose_reply_is_late(monkeypatch):
@@ -164,9 +167,9 @@ def test_a_request_that_cannot_be_sent_leaves_one_whose_reply_is_late(monkeypatc
         raise Unencodable('a camera of 16 bits')
 
     with monkeypatch.context() as broken:
-        broken.setattr(bench.encoder, 'read', refuse)
+        broken.setattr(bench.observations, 'read', refuse)
         assert bench.pipeline.send_request(bench.settings) is None
-    assert hear(bench, late) is ReplyResult.MERGED
+    assert hear(bench, late) == OK
 
 
 def test_a_message_that_cannot_be_read_explains_no_later_request():
@@ -185,19 +188,18 @@ def test_a_message_that_cannot_be_read_explains_no_later_request():
 AGREED = replace(RTC, policy='act@0')
 
 
-def flagged(bench, request, flag: Flag, robot=2 * ROWS, **changes) -> ReplyResult:
+def flagged(bench, request, flag: Flag, robot=2 * ROWS, **changes) -> str:
     header = request.header.for_reply(flag)
-    raw = reply_bytes(request, robot, header=header, model=10 * robot, **changes)
-    return bench.pipeline.on_reply(raw, bench.now_ns, bench.settings).result
+    return hear(bench, request, robot, header=header, model=10 * robot, **changes)
 
 
 def test_a_chunk_that_is_longer_than_agreed_is_no_chunk():
     bench = guided(AGREED)
     rows = np.zeros((20_000, 3), np.float32)
-    assert hear(bench, bench.send_request(), rows, policy='act@0') is ReplyResult.NO_ACTIONS
+    assert hear(bench, bench.send_request(), rows, policy='act@0') == 'too_long'
     assert bench.drops == {'too_long': 1}
     assert played(bench) == []
-    assert hear(bench, bench.send_request(), ROWS, policy='act@0') is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), ROWS, policy='act@0') == OK
 
 
 @pytest.mark.parametrize('chunk_size', [0, 4])
@@ -205,13 +207,13 @@ def test_where_the_size_is_not_exact_there_is_a_bound_too(chunk_size):
     # a router's agreement holds the smallest of its policies
     bench = guided(replace(RTC, chunk_size=chunk_size, policy='a@1|b@2' if chunk_size else ''))
     rows = np.zeros((1001, 3), np.float32)
-    assert hear(bench, bench.send_request(), rows, policy='a@1') is ReplyResult.NO_ACTIONS
-    assert hear(bench, bench.send_request(), ROWS, policy='b@2') is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), rows, policy='a@1') == 'too_long'
+    assert hear(bench, bench.send_request(), ROWS, policy='b@2') == OK
 
 
 def test_a_foreign_policy_ends_the_session_so_that_it_is_agreed_again():
     bench = guided(AGREED)
-    assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.SESSION_ENDED
+    assert hear(bench, bench.send_request(), ROWS, policy='act@1') == 'foreign_policy'
     assert bench.drops == {'foreign_policy': 1}
     assert played(bench) == []
 
@@ -219,10 +221,10 @@ def test_a_foreign_policy_ends_the_session_so_that_it_is_agreed_again():
 def test_a_policy_that_was_declared_is_agreed_from_then_on():
     bench = guided(AGREED)
     flagged(bench, bench.send_request(), Flag.POLICY_CHANGED, policy='act@1')
-    assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), ROWS, policy='act@1') == OK
     # and what was agreed before is no mistake either: it may come back
-    assert hear(bench, bench.send_request(), ROWS, policy='act@0') is ReplyResult.MERGED
-    assert hear(bench, bench.send_request(), ROWS, policy='act@2') is ReplyResult.SESSION_ENDED
+    assert hear(bench, bench.send_request(), ROWS, policy='act@0') == OK
+    assert hear(bench, bench.send_request(), ROWS, policy='act@2') == 'foreign_policy'
     assert bench.drops == {'policy_changed': 1, 'foreign_policy': 1}
 
 
@@ -231,21 +233,20 @@ def test_a_declared_change_without_usable_actions_declares_nothing():
     rows = np.zeros((20_000, 3), np.float32)
     request = bench.send_request()
     flagged(bench, request, Flag.POLICY_CHANGED, robot=rows, policy='act@1')
-    assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.SESSION_ENDED
+    assert hear(bench, bench.send_request(), ROWS, policy='act@1') == 'foreign_policy'
 
 
 def test_what_was_declared_ends_with_the_session():
     bench = guided(AGREED)
     flagged(bench, bench.send_request(), Flag.POLICY_CHANGED, policy='act@1')
-    bench.pipeline.next_session_epoch()
-    bench.pipeline.begin_session('/policy_server', AGREED)
-    assert hear(bench, bench.send_request(), ROWS, policy='act@1') is ReplyResult.SESSION_ENDED
+    begin_session(bench, AGREED)
+    assert hear(bench, bench.send_request(), ROWS, policy='act@1') == 'foreign_policy'
 
 
 def test_a_name_that_was_cut_is_known_by_its_beginning():
     long = 'b' * 300
     bench = guided(replace(RTC, policy=f'act@0|{long}'[:256]))
-    assert hear(bench, bench.send_request(), ROWS, policy=long[:256]) is ReplyResult.MERGED
+    assert hear(bench, bench.send_request(), ROWS, policy=long[:256]) == OK
 
 
 # replace belongs to RTC, append is the rest
@@ -256,7 +257,7 @@ def left_after(bench, flag: Flag = Flag.NONE) -> list:
     fill(bench)
     request = bench.send_request()
     bench.now_ns += MS
-    assert flagged(bench, request, flag, policy='act@0') is ReplyResult.MERGED
+    assert flagged(bench, request, flag, policy='act@0') == OK
     return played(bench)
 
 
@@ -363,7 +364,7 @@ def test_a_prefix_ends_where_another_policy_begins():
 def answered_in(bench: Bench, milliseconds: int) -> None:
     request = bench.send_request()
     bench.now_ns += milliseconds * MS
-    assert hear(bench, request, ROWS, model=10 * ROWS, policy='act@0') is ReplyResult.MERGED
+    assert hear(bench, request, ROWS, model=10 * ROWS, policy='act@0') == OK
 
 
 def test_the_delay_is_the_longest_round_trip_of_this_server_without_its_warm_up():
@@ -405,7 +406,7 @@ def test_the_mark_is_of_the_moment_before_the_frames_are_encoded():
 
     bench.observations.read = slowly
     bench.pipeline.send_request(bench.settings)
-    assert bench.pipeline.in_flight.mark.rows_taken == 0
+    assert bench.session.in_flight.mark.rows_taken == 0
     # the prefix is of that moment, too
     assert np.array_equal(bench.request().prefix_robot, ROWS)
 
@@ -426,7 +427,7 @@ def test_what_is_executed_while_frames_are_encoded_is_not_played_again():
     for _ in range(5):
         bench.actions.take()
     bench.now_ns += 20 * MS
-    assert hear(bench, request, ROWS, model=10 * ROWS, policy='act@0') is ReplyResult.MERGED
+    assert hear(bench, request, ROWS, model=10 * ROWS, policy='act@0') == OK
     assert np.array_equal(played(bench)[0], ROWS[5])
     # the next prefix is as long as that
-    assert bench.pipeline._merger.delay_steps(bench.now_ns) == 5
+    assert bench.merger.delay_steps(bench.now_ns) == 5

@@ -42,6 +42,7 @@ class Fleet:
         self.controller = wiring.make_controller(
             self.parameters, self.robot, RobotDecisions(), self.requests.actions, lambda: None
         )
+        self.requests.requester._connect()
         self.requests.transport.send = self.on_request
         for late in range(wiring.START_SAMPLES, 0, -1):
             # where it stands is known by the time that it is asked for
@@ -85,10 +86,8 @@ class Fleet:
         while self.due and self.due[0][0] <= requests.now_ns:
             pipeline.on_reply(self.due.pop(0)[1], requests.now_ns, requests.settings)
         requests.inputs.deposit('state', np.zeros(3, np.float32), requests.now_ns)
-        if (
-            not pipeline.in_flight
-            and pipeline.playable_s(requests.settings) <= requests.settings.request_threshold_s
-        ):
+        is_low = requests.requester.playable_s <= requests.settings.request_threshold_s
+        if is_low and not requests.session.in_flight:
             requests.executed = self.controller.take_executed()
             pipeline.send_request(requests.settings)
         for _ in range(self.parameters.interpolation_multiplier):

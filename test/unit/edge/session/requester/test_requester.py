@@ -21,9 +21,9 @@ from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.schema import Codec, Flag, MsgType, Status
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.edge.queue.action_queue import ChunkSource
-from lerobot_serve.edge.session.agreement import check_agreement
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.edge.session.pipeline import EpisodeRequest, ReplyResult
+from lerobot_serve.edge.session.pipeline import EpisodeRequest
+from lerobot_serve.edge.session.request import check_agreement, OK
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
 
@@ -178,7 +178,7 @@ def test_what_is_played_knows_where_it_came_from(start):
 def test_a_long_name_still_gives_episodes_names_of_their_own(client_id):
     bench, names = Bench(client_id=client_id), set()
     for _ in range(3):
-        bench.pipeline.begin_episode(EpisodeRequest(), notify_server=False)
+        bench.pipeline.begin_episode(EpisodeRequest())
         names.add(bench.send_request().episode_id)
     assert len(names) == 3
 
@@ -190,10 +190,11 @@ def test_no_bytes_make_it_raise_or_play_what_is_not_finite(data):
     for _ in range(data.draw(st.integers(0, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     end = data.draw(st.just(len(raw)) | st.integers(0, len(raw)))
-    outcome = bench.pipeline.on_reply(bytes(raw[:end]), 0, bench.settings).result
+    ended = bench.pipeline.on_reply(bytes(raw[:end]), 0, bench.settings)
+    is_merged = ended is not None and ended.status == OK
     rows = played(bench)
-    assert (len(rows) > 0) == (outcome is ReplyResult.MERGED)
-    assert bench.drops or outcome is ReplyResult.MERGED
+    assert (len(rows) > 0) == is_merged
+    assert bench.drops or is_merged
     assert np.isfinite(rows).all()
     assert all(len(row) == 3 for row in rows)
 

@@ -15,9 +15,9 @@ from lerobot_serve.contract.services.session import ServerUnreachable, SessionRe
 from lerobot_serve.edge.inputs.history import ObservationHistory
 from lerobot_serve.edge.inputs.latest import InputsNotReady, LatestInputs
 from lerobot_serve.edge.queue.action_queue import ChunkSource
-from lerobot_serve.edge.session import requester
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
+from lerobot_serve.session.machine import MAX_HOLD_S
 
 ONE = ('/a',)
 
@@ -164,8 +164,8 @@ def block_on_backoff(bench: Bench) -> None:
     failed = threading.Event()
     failing = bench.servers.mark_failed
 
-    def fail(reason: str) -> float:
-        failing(reason)
+    def fail(reason: str, **kind: bool) -> float:
+        failing(reason, **kind)
         failed.set()
         return 60.0
 
@@ -202,7 +202,7 @@ def test_close_leaves_the_session_that_is_open_and_no_other():
 
 def test_a_missing_input_is_named_and_nothing_is_sent():
     bench = Bench()
-    bench.encoder._history = ObservationHistory(LatestInputs({'front': 1}))
+    bench.parts.history = ObservationHistory(LatestInputs({'front': 1}))
     assert bench.pipeline.send_request(bench.settings) is None
     assert bench.pipeline.status.waiting_for == 'no message received yet for front'
     assert bench.pipeline.status.requests_sent == 0
@@ -225,9 +225,10 @@ def test_what_cannot_be_sent_is_counted_and_the_next_observation_is(start):
 
 def test_a_request_that_breaks_the_contract_is_counted_and_not_in_flight():
     bench = Bench()
+    bench.requester._connect()
     bench.pipeline.status.task = 'x' * 5000
     assert bench.pipeline.send_request(bench.settings) is None
-    assert bench.pipeline.in_flight is None
+    assert bench.session.in_flight is None
     assert bench.drops == {'unencodable': 1}
     assert '5000 bytes' in bench.pipeline.status.waiting_for
     bench.pipeline.status.task = ''
@@ -237,7 +238,7 @@ def test_a_request_that_breaks_the_contract_is_counted_and_not_in_flight():
 
 def test_without_inputs_it_looks_for_them_a_few_times_a_second_and_says_so():
     bench = Simulation(servers=ONE)
-    bench.encoder._history = ObservationHistory(LatestInputs({'front': 1}))
+    bench.parts.history = ObservationHistory(LatestInputs({'front': 1}))
     bench.run(2.0)
     assert bench.transport.opened == [('/a', 0)]
     assert bench.requests == []
@@ -415,7 +416,7 @@ def test_it_streams_again_once_it_is_admitted():
 def test_an_absurd_time_holds_a_robot_back_no_longer_than_the_limit():
     bench = simulation()
     bench.answers['/a'] = refused_for(1e9)
-    bench.run(2.5 * requester.MAX_HOLD_S)
+    bench.run(2.5 * MAX_HOLD_S)
     assert times(bench) == pytest.approx([0, 10, 20], abs=0.02)
 
 

@@ -123,7 +123,7 @@ def test_a_halt_without_inputs_is_given_up():
     def no_inputs(*_: object) -> None:
         raise InputsNotReady('no camera')
 
-    bench.at(1.0, lambda: (setattr(bench.encoder, 'take_steps', no_inputs), halt(bench)))
+    bench.at(1.0, lambda: (setattr(bench.history, 'take', no_inputs), halt(bench)))
     bench.run(60.0)
     assert asked_s(bench) == [0.0]
 
@@ -218,7 +218,7 @@ def test_whatever_happens_one_request_is_in_flight_and_it_never_spins(
 
     def alone(settings: object) -> object:
         # one whose time is over is given up as the next is sent
-        assert bench.pipeline.in_flight is None or bench.pipeline._tracker.is_overdue
+        assert bench.session.in_flight is None or bench.session.is_overdue
         return send_request(settings)
 
     bench.pipeline.send_request = alone

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.edge.session.servers import ServerSelection
+from lerobot_serve.contract.schema import Refusal
+from lerobot_serve.session.failover import (
+    PERMANENT_REFUSALS,
+    ServerSelection,
+    TEMPORARY_REFUSALS,
+)
 
 ABC = ('/a', '/b', '/c')
 
@@ -23,6 +28,19 @@ def fail(asked: ServerSelection, times: int) -> list[tuple[str, float]]:
         wait_s = asked.mark_failed('gone')
         seen.append((asked.current, wait_s))
     return seen
+
+
+def test_each_refusal_is_for_later_or_for_good():
+    assert {
+        Refusal.CAPACITY,
+        Refusal.NAME_IN_USE,
+        Refusal.NOT_READY,
+        Refusal.DRAINING,
+        Refusal.EXCLUSIVE_IN_USE,
+        Refusal.UNREACHABLE,
+    } == TEMPORARY_REFUSALS
+    assert set(Refusal) - TEMPORARY_REFUSALS - PERMANENT_REFUSALS == {Refusal.OK}
+    assert not TEMPORARY_REFUSALS & PERMANENT_REFUSALS
 
 
 def test_the_wait_is_drawn_from_all_of_its_length():
@@ -52,19 +70,19 @@ def test_the_reasons_are_told_in_the_order_of_preference_until_one_answers():
 
 @given(
     st.integers(1, 4),
-    st.lists(st.sampled_from(['fail', 'fail', 'answer', 'home']), max_size=60),
+    st.lists(st.sampled_from(['fail', 'refuse', 'refuse', 'answer', 'home']), max_size=60),
     st.sets(st.sampled_from(['/0', '/1', '/2', '/3'])),
 )
 def test_any_history_keeps_the_order(count, script, away):
     names = tuple(f'/{i}' for i in range(count))
     asked = servers(names, lambda: 1.0)
     # who failed since the last answer or wait, and the waits since the last answer
-    round_, waits = [], 0
+    round_, waits, are_refused = [], 0, True
     for verb in script:
         before = asked.current
         if verb == 'answer':
             asked.mark_succeeded()
-            round_, waits = [], 0
+            round_, waits, are_refused = [], 0, True
             assert asked.current == before
             assert before not in asked.failures
         elif verb == 'home':
@@ -74,12 +92,14 @@ def test_any_history_keeps_the_order(count, script, away):
             assert moved == bool(there)
             assert asked.current == (there[0] if there else before)
         else:
-            wait_s = asked.mark_failed('x')
+            wait_s = asked.mark_failed('x', is_permanent=verb == 'refuse')
             round_.append(before)
+            are_refused &= verb == 'refuse'
+            assert asked.is_refused_by_all == (are_refused and len(round_) == count)
             if len(round_) == count:
                 assert wait_s == min(0.5 * 2**waits, 10.0)
                 assert asked.current == '/0'
-                round_, waits = [], waits + 1
+                round_, waits, are_refused = [], waits + 1, True
             else:
                 assert wait_s == 0.0
                 place = names.index(before)
