@@ -10,7 +10,7 @@ here. The event loop of the gateway runs it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,8 @@ from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.callers.mapping import read_mapping
 from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.groot.connection import GrootSettings, Message
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.groot.connection import Message
 from lerobot_serve.gateway.groot.observation import (
     episode_of,
     invalid,
@@ -31,19 +32,16 @@ from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.msgpack_arrays import pack_groot, unpack_groot
 
 UNAUTHORIZED = 'Unauthorized: Invalid API token'
+# that run, of all clients together; further ones are refused
+MAX_REQUESTS = 256
 
 Endpoint = Callable[[Caller, Any], Awaitable[Any]]
-
-
-def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> GrootDoor:
-    """Return the door. Raises UserError."""
-    return GrootDoor(gateway, exposure, GrootSettings.from_parameters(settings))
 
 
 class GrootDoor:
     """See the module."""
 
-    def __init__(self, gateway: Gateway, exposure: Exposure, settings: GrootSettings) -> None:
+    def __init__(self, gateway: Gateway, exposure: Exposure, settings: EndpointSettings) -> None:
         """Raise UserError for a mapping that cannot be read."""
         self._gateway, self._exposure, self._settings = gateway, exposure, settings
         self._mapping = read_mapping(settings.mapping)
@@ -88,10 +86,9 @@ class GrootDoor:
 
     async def _answer(self, peer: Peer, message: Message) -> bytes:
         """Return the reply to one message; a client that sent something else gets an error."""
-        limit = self._settings.max_requests
-        if self._running >= limit:
+        if self._running >= MAX_REQUESTS:
             self._on_refused('max_requests')
-            text = f'{limit} requests are running, which is max_requests; retry later'
+            text = f'{MAX_REQUESTS} requests are running, which is max_requests; retry later'
             return pack_groot(_error(Status.OVERLOADED, text))
         self._running += 1
         try:

@@ -17,12 +17,8 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.core import GIVES_WAY_S
-from lerobot_serve.gateway.groot.connection import (
-    ConnectionEnded,
-    GrootSettings,
-    Message,
-    ZmtpConnection,
-)
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.groot.connection import ConnectionEnded, Message, ZmtpConnection
 from lerobot_serve.gateway.groot.zmtp import ZmtpError
 
 # a REQ socket has one request; a DEALER socket may send the next one before its reply
@@ -60,7 +56,7 @@ class ZmtpServer:
     def __init__(
         self,
         exposure: Exposure,
-        settings: GrootSettings,
+        settings: EndpointSettings,
         answer: Answer,
         *,
         on_left: Callable[[Peer], Awaitable[object]],

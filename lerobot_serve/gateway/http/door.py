@@ -9,7 +9,6 @@ thread of this endpoint.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
 from typing import Any
@@ -37,12 +36,6 @@ from lerobot_serve.gateway.http.replies import (
     Refused,
 )
 from lerobot_serve.gateway.web.endpoint import ForbiddenOrigin, Once, WebEndpoint
-
-
-def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> HttpDoor:
-    """Return the door. Raises UserError."""
-    return HttpDoor(gateway, exposure, EndpointSettings.from_parameters(settings))
-
 
 # larger bodies, and more pixels in a small one, take longer than a few milliseconds
 INLINE_BYTES, INLINE_PIXELS = 1 << 18, 1 << 18

@@ -24,7 +24,6 @@ from lerobot_serve.gateway.callers.predictions import (
 )
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.lerobot_async.agreement import agree_again, Agreement
-from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
 from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.peer_formats.safe_pickle import (
     RemotePolicyConfig,
@@ -128,12 +127,12 @@ class RobotClient:
         request = self.agreement.request(seen, episode_start=False)
         return self.observations.put(PendingObservation(seen, self.agreement, request))
 
-    async def chunk(self, gateway: Gateway, settings: LeRobotSettings) -> Chunk | None:
+    async def chunk(self, gateway: Gateway, wait_s: float) -> Chunk | None:
         """
         Return the chunk of the newest observation, None when none comes in time. Raises
         PredictionError.
         """
-        seen = await self.observations.take(settings.observation_wait_s)
+        seen = await self.observations.take(wait_s)
         if seen is None:
             return None
         try:

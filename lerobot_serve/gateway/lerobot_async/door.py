@@ -9,17 +9,18 @@ Every refusal is counted, ends the call with a status and a sentence, and never 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from functools import partial
 import time
-from typing import Any
 
 import grpc
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller, host_of, NO_CAGE
+from lerobot_serve.gateway.callers.mapping import read_mapping
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.grpc_server.contexts import (
     abort,
     address_of,
@@ -31,7 +32,6 @@ from lerobot_serve.gateway.grpc_server.contexts import (
 from lerobot_serve.gateway.grpc_server.server import door_calls, GrpcServer
 from lerobot_serve.gateway.lerobot_async.agreement import agree
 from lerobot_serve.gateway.lerobot_async.clients import Clients, RobotClient
-from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings, read_settings
 from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.lerobot_messages import (
     read_data,
@@ -49,6 +49,12 @@ from lerobot_serve.peer_formats.safe_pickle import (
 
 # GetActions, SendObservations and one that is about to end, for each client
 CALLS_PER_CLIENT = 3
+# GetActions answers empty after it, as LeRobot's server does
+OBSERVATION_WAIT_S = 2.0
+# longest time from the first to the last piece of an observation
+OBSERVATION_LIMIT_S = 10.0
+# a client without a session calls again at once: its refusal waits
+REFUSAL_PAUSE_S = 0.5
 PROTOCOL = 'lerobot'
 SERVICE = 'transport.AsyncInference'
 EMPTY = b''
@@ -67,14 +73,15 @@ class LeRobotDoor(GrpcServer):
         self,
         gateway: Gateway,
         exposure: Exposure,
-        settings: LeRobotSettings,
+        settings: EndpointSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._gateway, self._exposure, self._settings = gateway, exposure, settings
-        self._clock = clock
+        """Raise UserError for a mapping that cannot be read."""
+        self._gateway, self._settings, self._clock = gateway, settings, clock
+        self._mapping = read_mapping(settings.mapping)
         self.clients = Clients(gateway.settings.max_callers, clock=clock)
-        self._limits = Limits(pickle_bytes=settings.max_observation_bytes)
+        self._limits = Limits(pickle_bytes=settings.max_message_bytes)
         self._leaving: set[asyncio.Task[None]] = set()
         unary = grpc.unary_unary_rpc_method_handler
         methods = {
@@ -139,7 +146,8 @@ class LeRobotDoor(GrpcServer):
 
     async def _instruct(self, message: bytes, caller: Caller) -> bytes:
         asked = read_policy_config(read_data(message))
-        agreement = agree(asked, await self._gateway.describe(), self._settings)
+        contract = await self._gateway.describe()
+        agreement = agree(asked, contract, self._settings, self._mapping)
         self.clients.add(RobotClient(caller, asked, agreement, clock=self._clock))
         self._gateway.log.info(
             f'{caller.client_id}: robot client with {", ".join(agreement.state_names)} gets '
@@ -165,20 +173,19 @@ class LeRobotDoor(GrpcServer):
         return EMPTY
 
     async def _read(self, pieces: AsyncIterator[bytes]) -> TimedObservation:
-        limit_s = self._settings.observation_limit_s
         try:
-            async with asyncio.timeout(limit_s):
-                data = await joined(pieces, self._settings.max_observation_bytes)
+            async with asyncio.timeout(OBSERVATION_LIMIT_S):
+                data = await joined(pieces, self._settings.max_message_bytes)
         except TimeoutError:
             raise PeerFormatError(
-                f'the observation was not complete within {limit_s:g} s'
+                f'the observation was not complete within {OBSERVATION_LIMIT_S:g} s'
             ) from None
         return read_observation(data, self._limits)
 
     async def _chunk(self, context: Context, caller: Caller) -> bytes:
         try:
             with self.clients.calling(caller) as client:
-                chunk = await client.chunk(self._gateway, self._settings)
+                chunk = await client.chunk(self._gateway, OBSERVATION_WAIT_S)
         except asyncio.CancelledError:
             self._leave(caller)
             raise
@@ -187,7 +194,7 @@ class LeRobotDoor(GrpcServer):
                 return EMPTY
             if error.status is Status.INVALID:
                 # the client asks again at once
-                await asyncio.sleep(self._settings.refusal_pause_s)
+                await asyncio.sleep(REFUSAL_PAUSE_S)
             raise
         if chunk is None:
             return EMPTY
@@ -225,8 +232,3 @@ async def joined(pieces: AsyncIterable[bytes], most_bytes: int) -> memoryview:
             # one piece is not copied
             return parts[0] if len(parts) == 1 else memoryview(b''.join(parts))
     raise PeerFormatError('the observation has no end: no piece with TRANSFER_END came')
-
-
-def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> LeRobotDoor:
-    """Return the door. Raises UserError for a mapping that cannot be read."""
-    return LeRobotDoor(gateway, exposure, read_settings(settings))

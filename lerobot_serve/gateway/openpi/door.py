@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 import hashlib
 import time
 from typing import Any, cast
@@ -35,11 +35,6 @@ HTTP_STATUS = {Status.UNAUTHORIZED: 401, Status.OVERLOADED: 429, Status.INVALID:
 ACCEPT_SALT = b'258EAFA5-E914-47DA-95CA-C5AB0DC85B11'
 KEY_BYTES, VERSION = 16, '13'
 Clock = Callable[[], float]
-
-
-def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> OpenpiDoor:
-    """Return the door. Raises UserError."""
-    return OpenpiDoor(gateway, exposure, EndpointSettings.from_parameters(settings))
 
 
 class OpenpiDoor(WebEndpoint):

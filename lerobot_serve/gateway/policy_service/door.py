@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
 from dataclasses import dataclass
@@ -26,9 +26,10 @@ from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.services.policy_service import POOL, SERVICE
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping, read_mapping
+from lerobot_serve.gateway.callers.mapping import read_mapping
 from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.grpc_server.bounded import CallMessages
 from lerobot_serve.gateway.grpc_server.contexts import (
     abort,
@@ -37,12 +38,10 @@ from lerobot_serve.gateway.grpc_server.contexts import (
     NOTE,
     prediction_metadata,
 )
-from lerobot_serve.gateway.grpc_server.server import CONNECTIONS, door_calls, GrpcServer
+from lerobot_serve.gateway.grpc_server.server import door_calls, GrpcServer
 from lerobot_serve.gateway.policy_service import conversion
 
 PROTOCOL = 'policy_service'
-# one message holds all images of an observation
-MESSAGE_BYTES, MB = 32_000_000, 10**6
 CALLS_PER_CALLER = 4
 # observations of one stream that wait for a reply: one runs, one waits, others are superseded
 STREAM_LIMIT = 4
@@ -126,13 +125,13 @@ class PolicyServiceDoor(GrpcServer):
         self,
         gateway: Gateway,
         exposure: Exposure,
-        mapping: NameMapping = EQUAL_NAMES,
-        *,
-        message_bytes: int = MESSAGE_BYTES,
-        max_connections: int = CONNECTIONS,
+        settings: EndpointSettings,
     ) -> None:
-        """`message_bytes` bounds an observation; gRPC refuses a larger one by its length."""
-        self._gateway, self._exposure, self._mapping = gateway, exposure, mapping
+        """
+        gRPC refuses an observation above `max_message_mb` by its length. Raises UserError for a
+        mapping that cannot be read.
+        """
+        self._gateway, self._mapping = gateway, read_mapping(settings.mapping)
         self._streams: Counter[Caller] = Counter()
         self._decoder = ThreadPoolExecutor(1, 'policy_service_decoder')
         self._health = Health(gateway)
@@ -151,8 +150,8 @@ class PolicyServiceDoor(GrpcServer):
             [grpc.method_handlers_generic_handler(SERVICE, methods)],
             open_handlers=others.found,
             calls=door_calls(gateway, exposure.door, CALLS_PER_CALLER),
-            message_bytes=message_bytes,
-            max_connections=max_connections,
+            message_bytes=settings.max_message_bytes,
+            max_connections=settings.max_connections,
         )
 
     async def start(self) -> None:
@@ -287,17 +286,3 @@ class PolicyServiceDoor(GrpcServer):
         if not self._streams[caller]:
             del self._streams[caller]
             await self._gateway.release(caller)
-
-
-def make_door(
-    gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]
-) -> PolicyServiceDoor:
-    """Return the door. Raises UserError for a mapping that cannot be read."""
-    mapping, message_bytes = read_mapping(settings['mapping']), MB * settings['max_message_mb']
-    return PolicyServiceDoor(
-        gateway,
-        exposure,
-        mapping,
-        message_bytes=message_bytes,
-        max_connections=settings['max_connections'],
-    )

@@ -23,6 +23,7 @@ from lerobot_serve.gateway.callers.predictions import (
     PredictionRequest,
 )
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.doors import Door
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeSession, FakeUpstream
 from lerobot_serve.gateway.parameters import GatewayParameters
@@ -35,10 +36,9 @@ LIMIT_S = 60.0
 
 def exposure_of(door: str, tls: tuple[str, str, str] | None = None, **changes: Any) -> Exposure:
     """Return an exposure from parameters; `tls` is what `certificate_files` returns."""
-    given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
     _, certificate, key = tls or ('', '', '')
-    given |= {'certificate_file': certificate, 'key_file': key, **changes}
-    return open_exposure(door, given)
+    given = {'certificate_file': certificate, 'key_file': key, **changes}
+    return open_exposure(door, EndpointSettings(**given))
 
 
 class RecordingLog:

@@ -11,8 +11,8 @@ import numpy as np
 
 from lerobot_serve.contract.services.policy_service import Action, Image, Observation, SERVICE
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping
-from lerobot_serve.gateway.policy_service.door import MESSAGE_BYTES, PolicyServiceDoor
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.policy_service.door import PolicyServiceDoor
 from support.gateway.gateway_rig import DoorRig
 
 LIMIT_S = 60.0
@@ -34,13 +34,13 @@ class PolicyServiceRig(DoorRig):
     def __init__(
         self,
         exposure: Exposure = EXPOSURE,
-        mapping: NameMapping = EQUAL_NAMES,
         *,
-        message_bytes: int = MESSAGE_BYTES,
+        max_message_mb: float = 32.0,
         **settings: Any,
     ) -> None:
         super().__init__(**{'max_callers': 4, **settings})
-        self.door = PolicyServiceDoor(self.gateway, exposure, mapping, message_bytes=message_bytes)
+        given = EndpointSettings(max_message_mb=max_message_mb)
+        self.door = PolicyServiceDoor(self.gateway, exposure, given)
         self._channels: list[grpc.aio.Channel] = []
 
     def channel(self, certificate: bytes = b'') -> grpc.aio.Channel:

@@ -20,7 +20,7 @@ from support.gateway.zmtp_peer import frame, GREETING, MORE, ready, tls_bridge, 
 from support.policies.remote_peers import pack_npy
 import zmq
 
-from lerobot_serve.gateway.groot import server, zmtp
+from lerobot_serve.gateway.groot import connection, server, zmtp
 from lerobot_serve.gateway.groot.zmtp import ZmtpError
 
 PING = msgpack.packb({'endpoint': 'ping'})
@@ -204,8 +204,9 @@ async def test_a_client_that_stops_reading_is_disconnected():
 # peers
 
 
-async def test_a_silent_peer_is_pinged_and_then_disconnected():
-    async with running(heartbeat_interval_s=0.05) as rig:
+async def test_a_silent_peer_is_pinged_and_then_disconnected(monkeypatch):
+    monkeypatch.setattr(connection, 'HEARTBEAT_INTERVAL_S', 0.05)
+    async with running() as rig:
         async with zmtp_peer(rig.door.address) as peer:
             await peer.greet()
             assert [await peer.receive() for _ in range(3)] == [b'\x04PING\0\0'] * 3

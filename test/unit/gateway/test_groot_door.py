@@ -20,6 +20,7 @@ from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.groot import door
 
 MAPPING = """
 cameras: {ego_view: observation.images.front, depth: null}
@@ -195,8 +196,9 @@ async def test_errors_of_the_router_reach_the_client_with_their_status():
         assert (reply['status'], reply['retry_after_s']) == ('unavailable', 1.5)
 
 
-async def test_more_requests_than_allowed_are_refused():
-    async with running(max_requests=1) as rig, client_of(rig) as one, client_of(rig) as two:
+async def test_more_requests_than_allowed_are_refused(monkeypatch):
+    monkeypatch.setattr(door, 'MAX_REQUESTS', 1)
+    async with running() as rig, client_of(rig) as one, client_of(rig) as two:
         rig.upstream.hold()
         waiting = asyncio.create_task(asyncio.to_thread(one.get_action, observation()))
         while not rig.upstream.requests:

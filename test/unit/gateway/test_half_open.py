@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 import ssl
 
@@ -46,9 +47,9 @@ class Doorway(DoorRig):
     def __init__(self, name: str, files: tuple[str, str, str] | None, **changes: object) -> None:
         super().__init__()
         self.name, self.authority = name, files[0] if files else ''
-        settings = door_settings(GatewayParameters(), name) | {'port': 0} | changes
-        if files:
-            settings |= {'certificate_file': files[1], 'key_file': files[2]}
+        _, certificate, key = files or ('', '', '')
+        given = {'port': 0, 'certificate_file': certificate, 'key_file': key, **changes}
+        settings = replace(door_settings(GatewayParameters(), name), **given)
         exposure = open_exposure(name, settings)
         self.door = load_door(name)(self.gateway, exposure, settings)
 

@@ -15,8 +15,8 @@ import aiohttp
 import cv2
 import numpy as np
 import pytest
-from support.gateway.certificates import tls_exposure
-from support.gateway.gateway_rig import CAMERA, rig_tests, until
+from support.gateway.certificates import certificate_files
+from support.gateway.gateway_rig import CAMERA, exposure_of, rig_tests, until
 from support.gateway.http_rig import base64_of, body, HEIGHT, HttpRig, WIDTH
 
 from lerobot_serve.access import connections
@@ -377,10 +377,11 @@ async def test_large_pictures_in_a_small_body_are_decoded_beside_the_loop(rig, m
 
 
 async def test_tls(tmp_path):
-    authority, exposure = tls_exposure(tmp_path, 'http')
+    files = certificate_files(tmp_path)
+    exposure = exposure_of('http', files)
     async with HttpRig(exposure={'tls': exposure.tls}).running() as rig:
         assert rig.door.address.startswith('https://')
-        context = ssl.create_default_context(cafile=authority)
+        context = ssl.create_default_context(cafile=files[0])
         assert (await rig.act(body(), ssl=context)).status == 200
         plain = rig.door.address.replace('https', 'http')
         with pytest.raises(aiohttp.ClientError):

@@ -11,8 +11,8 @@ import ssl
 import aiohttp
 import numpy as np
 import pytest
-from support.gateway.certificates import tls_exposure
-from support.gateway.gateway_rig import CAMERA, rig_tests, until
+from support.gateway.certificates import certificate_files
+from support.gateway.gateway_rig import CAMERA, exposure_of, rig_tests, until
 from support.gateway.openpi_messages import packed, unpacked
 from support.gateway.openpi_rig import MAPPING, observation, OpenpiRig
 from support.gateway.websocket_frames import masked
@@ -434,10 +434,11 @@ async def test_a_reply_in_work_is_sent_before_the_end(rig):
 
 
 async def test_tls(tmp_path):
-    authority, exposure = tls_exposure(tmp_path, 'openpi')
+    files = certificate_files(tmp_path)
+    exposure = exposure_of('openpi', files)
     async with OpenpiRig(tmp_path, {'tls': exposure.tls}).running() as rig:
         assert rig.door.address.startswith('wss://')
-        async with rig.client(ssl=ssl.create_default_context(cafile=authority)) as client:
+        async with rig.client(ssl=ssl.create_default_context(cafile=files[0])) as client:
             assert 'actions' in await client.infer(observation())
         plain = rig.door.address.replace('wss', 'ws')
         async with aiohttp.ClientSession() as session:
