@@ -36,14 +36,13 @@ NOTE = ((PREFIX + 'note', NO_CAGE),)
 Metadata = tuple[tuple[str, str], ...]
 
 
-def caller_of(context: Context, exposure: Exposure, protocol: str) -> Caller:
+def caller_of(context: Context, exposure: Exposure) -> Caller:
     """
-    Return the caller of a call: its connection, and the name of its token. Raises PredictionError
-    (UNAUTHORIZED, INVALID).
+    Return the caller of a call that is let in: its connection, and the name of its token. Raises
+    PredictionError (INVALID).
     """
-    check_token(context, exposure)
     names = filter(None, (exposure.name_of(token_of(context)), client_name(context)))
-    return Caller(protocol, address_of(context.peer()), '/'.join(names))
+    return Caller(exposure.door, address_of(context.peer()), '/'.join(names))
 
 
 def check_token(context: Context, exposure: Exposure) -> None:

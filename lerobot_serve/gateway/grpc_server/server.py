@@ -7,22 +7,23 @@ The event loop owns it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import grpc
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.grpc_server.bounded import BoundedHandlers
 from lerobot_serve.gateway.grpc_server.calls import Calls, CallSettings
+from lerobot_serve.gateway.grpc_server.contexts import Context
 
 # LeRobot sends pieces of 2 MiB; a little is around each
 MESSAGE_BYTES = 4 * 2**20 + 2**16
 KEEPALIVE_MS, KEEPALIVE_ANSWER_MS = 20_000, 10_000
 # from the first byte of TCP to the settings of HTTP/2; grpc itself waits for 120 s
 HANDSHAKE_MS = 10_000
-CONNECTIONS = 256
 STOP_GRACE_S = 0.5
 # of those that are not callers, such as a client that watches whether the gateway is there
 FURTHER_CALLS = 8
@@ -44,18 +45,24 @@ class GrpcServer:
 
     def __init__(
         self,
+        gateway: Gateway,
         exposure: Exposure,
-        handlers: Sequence[grpc.GenericRpcHandler],
+        service: str,
+        methods: Mapping[str, grpc.RpcMethodHandler],
         *,
-        calls: Calls,
-        open_handlers: Sequence[grpc.GenericRpcHandler] = (),
+        calls_per_caller: int,
+        max_connections: int,
         message_bytes: int = MESSAGE_BYTES,
-        max_connections: int = CONNECTIONS,
+        open_handlers: Sequence[grpc.GenericRpcHandler] = (),
     ) -> None:
-        """`open_handlers` need no token; their calls take none of the places of `calls`."""
-        self._exposure = exposure
-        self._handlers = [BoundedHandlers(each, calls, exposure) for each in handlers]
-        others = open_calls(calls)
+        """
+        `open_handlers` need no token; their calls take none of the places of callers. A method
+        raises PredictionError to end its call.
+        """
+        self._gateway, self._exposure = gateway, exposure
+        calls = door_calls(gateway, exposure.door, calls_per_caller)
+        own, others = grpc.method_handlers_generic_handler(service, methods), open_calls(calls)
+        self._handlers = [BoundedHandlers(own, calls, exposure, self._note_error)]
         self._handlers += [BoundedHandlers(each, others) for each in open_handlers]
         self._max_calls = calls.settings.max_calls + OPEN_CALLS
         self._message_bytes, self._max_connections = message_bytes, max_connections
@@ -66,6 +73,11 @@ class GrpcServer:
     def address(self) -> str:
         """Host and port, as the server_address of a client."""
         return f'{_bracketed(self._exposure.host)}:{self._port}'
+
+    def _note_error(self, context: Context, error: PredictionError) -> None:
+        """Count a call that ends with an error; the gateway counts all others."""
+        if error.status is Status.INVALID:
+            self._gateway.on_refused(self._exposure.door, error.status)
 
     async def start(self) -> None:
         """Listen. Raises UserError for an address that cannot be used."""

@@ -9,8 +9,8 @@ Every refusal is counted, ends the call with a status and a sentence, and never 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
-from functools import partial
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+import contextlib
 import time
 
 import grpc
@@ -22,15 +22,14 @@ from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.grpc_server.contexts import (
-    abort,
     address_of,
     caller_of,
     Context,
     NOTE,
     prediction_metadata,
 )
-from lerobot_serve.gateway.grpc_server.server import door_calls, GrpcServer
-from lerobot_serve.gateway.lerobot_async.agreement import agree
+from lerobot_serve.gateway.grpc_server.server import GrpcServer
+from lerobot_serve.gateway.lerobot_async.agreement import agree, invalid
 from lerobot_serve.gateway.lerobot_async.clients import Clients, RobotClient
 from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.lerobot_messages import (
@@ -55,15 +54,11 @@ OBSERVATION_WAIT_S = 2.0
 OBSERVATION_LIMIT_S = 10.0
 # a client without a session calls again at once: its refusal waits
 REFUSAL_PAUSE_S = 0.5
-PROTOCOL = 'lerobot'
 SERVICE = 'transport.AsyncInference'
 EMPTY = b''
 # the client waits for the next observation, and asks again
 NO_CHUNK = frozenset({Status.TOO_LATE, Status.SUPERSEDED})
-# the gateway counts the others
-COUNTED = frozenset({Status.INVALID, Status.UNAUTHORIZED})
-LOGGED = COUNTED | {Status.OVERLOADED, Status.QUOTA, Status.UNAVAILABLE}
-Work = Callable[[Caller], Awaitable[bytes]]
+LOGGED = {Status.INVALID, Status.OVERLOADED, Status.QUOTA, Status.UNAVAILABLE}
 
 
 class LeRobotDoor(GrpcServer):
@@ -78,7 +73,7 @@ class LeRobotDoor(GrpcServer):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raise UserError for a mapping that cannot be read."""
-        self._gateway, self._settings, self._clock = gateway, settings, clock
+        self._settings, self._clock = settings, clock
         self._mapping = read_mapping(settings.mapping)
         self.clients = Clients(gateway.settings.max_callers, clock=clock)
         self._limits = Limits(pickle_bytes=settings.max_message_bytes)
@@ -91,61 +86,38 @@ class LeRobotDoor(GrpcServer):
             'GetActions': unary(self.get_actions),
         }
         super().__init__(
+            gateway,
             exposure,
-            [grpc.method_handlers_generic_handler(SERVICE, methods)],
-            calls=door_calls(gateway, exposure.door, CALLS_PER_CLIENT),
+            SERVICE,
+            methods,
+            calls_per_caller=CALLS_PER_CLIENT,
             max_connections=settings.max_connections,
         )
 
-    async def ready(self, message: bytes, context: Context) -> bytes:
-        """Begin: what the connection had before is forgotten."""
-        return await self._answer(context, partial(self._ready, context))
-
-    async def send_policy_instructions(self, message: bytes, context: Context) -> bytes:
-        """Agree on the policy, or refuse."""
-        return await self._answer(context, partial(self._instruct, message))
-
-    async def send_observations(self, pieces: AsyncIterator[bytes], context: Context) -> bytes:
-        """Keep an observation for GetActions."""
-        return await self._answer(context, partial(self._observe, pieces))
-
-    async def get_actions(self, message: bytes, context: Context) -> bytes:
-        """Return the chunk of the newest observation; empty when none comes."""
-        return await self._answer(context, partial(self._chunk, context))
-
-    async def _answer(self, context: Context, work: Work) -> bytes:
-        """Return the reply of a method, or end the call with its error."""
-        try:
-            return await work(caller_of(context, self._exposure, PROTOCOL))
-        except PredictionError as refused:
-            error = refused
-        except PickleRefused as refused:
-            error = PredictionError(Status.INVALID, str(refused))
-        except PeerFormatError as refused:
-            error = PredictionError(Status.INVALID, f'the message is refused: {refused}')
-        self._note_refused(context, error)
-        return await abort(context, error)
-
-    def _note_refused(self, context: Context, error: PredictionError) -> None:
+    def _note_error(self, context: Context, error: PredictionError) -> None:
         """Count and log a refused client; a RobotClient shows its user only a status."""
-        if error.status in COUNTED:
-            self._gateway.on_refused(PROTOCOL, error.status)
+        super()._note_error(context, error)
         if error.status in LOGGED:
             address = address_of(context.peer())
             self._gateway.warn_throttled(
-                (PROTOCOL, error.status, host_of(address)),
+                (self._exposure.door, error.status, host_of(address)),
                 f'robot client at {address} is refused ({error.status}): {error.text}',
             )
 
-    async def _ready(self, context: Context, caller: Caller) -> bytes:
+    async def ready(self, message: bytes, context: Context) -> bytes:
+        """Begin: what the connection had before is forgotten. Raises PredictionError."""
+        caller = caller_of(context, self._exposure)
         await self._gateway.describe()
         self.clients.forget(caller)
         await self._gateway.release(caller)
         await context.send_initial_metadata(NOTE)
         return EMPTY
 
-    async def _instruct(self, message: bytes, caller: Caller) -> bytes:
-        asked = read_policy_config(read_data(message))
+    async def send_policy_instructions(self, message: bytes, context: Context) -> bytes:
+        """Agree on the policy. Raises PredictionError."""
+        caller = caller_of(context, self._exposure)
+        with readable():
+            asked = read_policy_config(read_data(message))
         contract = await self._gateway.describe()
         agreement = agree(asked, contract, self._settings, self._mapping)
         self.clients.add(RobotClient(caller, asked, agreement, clock=self._clock))
@@ -157,8 +129,9 @@ class LeRobotDoor(GrpcServer):
         )
         return EMPTY
 
-    async def _observe(self, pieces: AsyncIterator[bytes], caller: Caller) -> bytes:
-        with self.clients.calling(caller) as client:
+    async def send_observations(self, pieces: AsyncIterator[bytes], context: Context) -> bytes:
+        """Keep an observation for GetActions. Raises PredictionError."""
+        with self.clients.calling(caller_of(context, self._exposure)) as client:
             if client.is_receiving:
                 raise PredictionError(
                     Status.OVERLOADED, 'another observation of this client is still being sent'
@@ -169,20 +142,25 @@ class LeRobotDoor(GrpcServer):
             finally:
                 client.is_receiving = False
         if dropped:
-            self._gateway.on_refused(PROTOCOL, dropped)
+            self._gateway.on_refused(self._exposure.door, dropped)
         return EMPTY
 
     async def _read(self, pieces: AsyncIterator[bytes]) -> TimedObservation:
-        try:
-            async with asyncio.timeout(OBSERVATION_LIMIT_S):
-                data = await joined(pieces, self._settings.max_message_bytes)
-        except TimeoutError:
-            raise PeerFormatError(
-                f'the observation was not complete within {OBSERVATION_LIMIT_S:g} s'
-            ) from None
-        return read_observation(data, self._limits)
+        with readable():
+            try:
+                async with asyncio.timeout(OBSERVATION_LIMIT_S):
+                    data = await joined(pieces, self._settings.max_message_bytes)
+            except TimeoutError:
+                raise PeerFormatError(
+                    f'the observation was not complete within {OBSERVATION_LIMIT_S:g} s'
+                ) from None
+            return read_observation(data, self._limits)
 
-    async def _chunk(self, context: Context, caller: Caller) -> bytes:
+    async def get_actions(self, message: bytes, context: Context) -> bytes:
+        """
+        Return the chunk of the newest observation; empty when none comes. Raises PredictionError.
+        """
+        caller = caller_of(context, self._exposure)
         try:
             with self.clients.calling(caller) as client:
                 chunk = await client.chunk(self._gateway, OBSERVATION_WAIT_S)
@@ -206,6 +184,17 @@ class LeRobotDoor(GrpcServer):
         task = asyncio.get_running_loop().create_task(self._gateway.release(caller))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
+
+
+@contextlib.contextmanager
+def readable() -> Iterator[None]:
+    """Refuse what cannot be read: PredictionError (INVALID)."""
+    try:
+        yield
+    except PickleRefused as refused:
+        raise invalid(str(refused)) from None
+    except PeerFormatError as refused:
+        raise invalid(f'the message is refused: {refused}') from None
 
 
 async def joined(pieces: AsyncIterable[bytes], most_bytes: int) -> memoryview:

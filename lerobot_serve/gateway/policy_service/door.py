@@ -27,21 +27,19 @@ from lerobot_serve.contract.services.policy_service import POOL, SERVICE
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.mapping import read_mapping
-from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.grpc_server.bounded import CallMessages
 from lerobot_serve.gateway.grpc_server.contexts import (
-    abort,
     caller_of,
     Context,
     NOTE,
     prediction_metadata,
 )
-from lerobot_serve.gateway.grpc_server.server import door_calls, GrpcServer
+from lerobot_serve.gateway.grpc_server.server import GrpcServer
 from lerobot_serve.gateway.policy_service import conversion
 
-PROTOCOL = 'policy_service'
 CALLS_PER_CALLER = 4
 # observations of one stream that wait for a reply: one runs, one waits, others are superseded
 STREAM_LIMIT = 4
@@ -131,7 +129,7 @@ class PolicyServiceDoor(GrpcServer):
         gRPC refuses an observation above `max_message_mb` by its length. Raises UserError for a
         mapping that cannot be read.
         """
-        self._gateway, self._mapping = gateway, read_mapping(settings.mapping)
+        self._mapping = read_mapping(settings.mapping)
         self._streams: Counter[Caller] = Counter()
         self._decoder = ThreadPoolExecutor(1, 'policy_service_decoder')
         self._health = Health(gateway)
@@ -146,12 +144,14 @@ class PolicyServiceDoor(GrpcServer):
             'Describe': grpc.unary_unary_rpc_method_handler(self.describe),
         }
         super().__init__(
+            gateway,
             exposure,
-            [grpc.method_handlers_generic_handler(SERVICE, methods)],
-            open_handlers=others.found,
-            calls=door_calls(gateway, exposure.door, CALLS_PER_CALLER),
-            message_bytes=settings.max_message_bytes,
+            SERVICE,
+            methods,
+            calls_per_caller=CALLS_PER_CALLER,
             max_connections=settings.max_connections,
+            message_bytes=settings.max_message_bytes,
+            open_handlers=others.found,
         )
 
     async def start(self) -> None:
@@ -166,38 +166,25 @@ class PolicyServiceDoor(GrpcServer):
         self._decoder.shutdown(wait=True, cancel_futures=True)
 
     async def predict(self, message: bytes, context: Context) -> bytes:
-        """Answer one observation, or end the call with a status."""
-        try:
-            caller = caller_of(context, self._exposure, PROTOCOL)
-            seen = conversion.read_observation(message)
-            if seen.HasField('session'):
-                raise conversion.invalid('a session is opened by PredictStream; leave it out here')
-            stream = Stream(caller)
-            prediction = await self._predicted(stream, seen, context)
-        except PredictionError as error:
-            self._count(error)
-            return await abort(context, error)
+        """Answer one observation. Raises PredictionError."""
+        stream = Stream(caller_of(context, self._exposure))
+        seen = conversion.read_observation(message)
+        if seen.HasField('session'):
+            raise conversion.invalid('a session is opened by PredictStream; leave it out here')
+        prediction = await self._predicted(stream, seen, context)
         await context.send_initial_metadata(NOTE)
         context.set_trailing_metadata(prediction_metadata(prediction))
         return conversion.action_of(prediction, seen.step_index)
 
     async def describe(self, _: bytes, context: Context) -> bytes:
-        """Return what is served, or end the call with a status."""
-        try:
-            caller_of(context, self._exposure, PROTOCOL)
-            contract = await self._gateway.describe()
-        except PredictionError as error:
-            self._count(error)
-            return await abort(context, error)
+        """Return what is served. Raises PredictionError."""
+        caller_of(context, self._exposure)
+        contract = await self._gateway.describe()
         return bytes(conversion.policy_of(contract).SerializeToString())
 
     async def predict_stream(self, messages: CallMessages, context: Context) -> None:
-        """Answer each observation of a stream."""
-        try:
-            caller = caller_of(context, self._exposure, PROTOCOL)
-        except PredictionError as error:
-            self._count(error)
-            await abort(context, error)
+        """Answer each observation of a stream. Raises PredictionError."""
+        caller = caller_of(context, self._exposure)
         # a stream that is cut while it is sent cannot be given its status: gRPC sends it once
         with messages.working():
             await context.send_initial_metadata(NOTE)
@@ -236,9 +223,9 @@ class PolicyServiceDoor(GrpcServer):
                 await context.write(reply)
                 return True
         except TimeoutError:
-            self._gateway.on_refused(PROTOCOL, 'stopped_reading')
+            self._gateway.on_refused(self._exposure.door, 'stopped_reading')
         except grpc.aio.InternalError:  # type: ignore[attr-defined]  # the stubs lack it
-            self._gateway.on_refused(PROTOCOL, 'reply_unsent')
+            self._gateway.on_refused(self._exposure.door, 'reply_unsent')
         return False
 
     async def _reply(self, stream: Stream, message: bytes, context: Context) -> bytes:
@@ -251,7 +238,7 @@ class PolicyServiceDoor(GrpcServer):
             prediction = await self._predicted(stream, seen, context)
             return conversion.action_of(prediction, step_index)
         except PredictionError as error:
-            self._count(error)
+            self._note_error(context, error)
             return conversion.refused_action(error, step_index)
 
     async def _opened(self, stream: Stream, seen: Any) -> bytes:
@@ -275,10 +262,6 @@ class PolicyServiceDoor(GrpcServer):
             return conversion.frames_of(seen)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._decoder, conversion.frames_of, seen)
-
-    def _count(self, error: PredictionError) -> None:
-        if error.status in (Status.INVALID, Status.UNAUTHORIZED):
-            self._gateway.on_refused(PROTOCOL, error.status)
 
     async def _end_stream(self, caller: Caller) -> None:
         """Free the place of a caller with its last stream."""
