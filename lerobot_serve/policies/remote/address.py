@@ -16,7 +16,7 @@ HOST = re.compile(r'[\w.:-]+', re.ASCII)
 TLS_SCHEMES = ('https', 'wss', 'grpcs')
 
 
-def check_address(contract: RemoteContract, kind: str, plain: str, tls: str = '') -> None:
+def check_address(contract: RemoteContract, kind: str, plain: str, tls: str) -> None:
     """
     Raise PolicyError unless the url has one of the two schemes, a host, a port if there is no
     default, and TLS files only with the TLS scheme.
