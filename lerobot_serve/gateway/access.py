@@ -51,6 +51,18 @@ class Exposure:
         return self.tokens is None or bool(self.tokens.name_of(token))
 
     @property
+    def shown_host(self) -> str:
+        """The host as it stands before a port."""
+        return f'[{self.host}]' if ':' in self.host else self.host
+
+    def cannot_listen(self, reason: str) -> UserError:
+        """Return the error of an address that cannot be used."""
+        return UserError(
+            f'the door {self.door} cannot listen on {self.host} port {self.port}: {reason}; set '
+            f'{self.door}.port or {self.door}.host'
+        )
+
+    @property
     def warning(self) -> str:
         """What the operator of the door must know; empty for nothing."""
         if self.is_loopback:

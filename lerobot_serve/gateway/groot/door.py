@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.callers.mapping import read_mapping
-from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import invalid, Prediction, PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.groot.connection import Message
 from lerobot_serve.gateway.groot.observation import (
     episode_of,
-    invalid,
     modality_config,
     prediction_request,
 )
@@ -43,6 +43,9 @@ class GrootDoor:
 
     def __init__(self, gateway: Gateway, exposure: Exposure, settings: EndpointSettings) -> None:
         """Raise UserError for a mapping that cannot be read."""
+        if exposure.host == 'localhost':
+            # ZeroMQ takes addresses only; a name may have two, and the port 0 two ports
+            exposure = replace(exposure, host='127.0.0.1')
         self._gateway, self._exposure, self._settings = gateway, exposure, settings
         self._mapping = read_mapping(settings.mapping)
         self._on_refused = partial(gateway.on_refused, exposure.door)
@@ -62,10 +65,8 @@ class GrootDoor:
     @property
     def address(self) -> str:
         """The endpoint for a socket; with TLS that of a bridge to it."""
-        host = self._exposure.host
-        # ZeroMQ takes addresses only
-        numeric = '127.0.0.1' if host == 'localhost' else f'[{host}]' if ':' in host else host
-        return f'{"tls" if self._exposure.tls else "tcp"}://{numeric}:{self._server.port}'
+        scheme = 'tls' if self._exposure.tls else 'tcp'
+        return f'{scheme}://{self._exposure.shown_host}:{self._server.port}'
 
     async def start(self) -> None:
         """Listen. Raises UserError."""

@@ -16,7 +16,10 @@ from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.names import is_printable
 from lerobot_serve.gateway.callers.mapping import CAMERA_PREFIX, NameMapping
-from lerobot_serve.gateway.callers.predictions import PredictionError, PredictionRequest, Status
+from lerobot_serve.gateway.callers.predictions import (
+    invalid,
+    PredictionRequest,
+)
 from lerobot_serve.gateway.upstream import PolicyContract
 
 MODALITIES = ('video', 'state', 'language')
@@ -130,10 +133,6 @@ def _task(language: dict[str, Any]) -> str:
             text: str = steps[0]
             return text
     raise invalid(f'language {key[:120]!r} must be [[text]], one batch with one step')
-
-
-def invalid(text: str) -> PredictionError:
-    return PredictionError(Status.INVALID, text)
 
 
 def modality_config(

@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 import time
 
-from lerobot_serve.access.half_open import TlsHandshakes
-from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.core import GIVES_WAY_S
 from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.groot.connection import ConnectionEnded, Message, ZmtpConnection
 from lerobot_serve.gateway.groot.zmtp import ZmtpError
+from lerobot_serve.gateway.listener import Listener
 
 # a REQ socket has one request; a DEALER socket may send the next one before its reply
 REQUESTS_OF_CONNECTION = 4
@@ -64,12 +64,19 @@ class ZmtpServer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`answer` gives the reply to a message; `on_left` is called for each peer that left."""
-        self._exposure, self._settings, self._answer = exposure, settings, answer
+        self._settings, self._answer = settings, answer
         self._on_left, self._on_refused, self._clock = on_left, on_refused, clock
         self._peers: dict[Peer, asyncio.Task[None]] = {}
-        self._handshakes: TlsHandshakes | None = None
-        self._server: asyncio.Server | None = None
-        self.port = 0
+        self._listener = Listener(
+            exposure,
+            partial(on_refused, 'no_request'),
+            limit=settings.max_connections,
+            handshake_s=settings.handshake_timeout_s,
+        )
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
 
     @property
     def connection_count(self) -> int:
@@ -78,27 +85,7 @@ class ZmtpServer:
 
     async def start(self) -> None:
         """Listen. Raises UserError."""
-        exposure, create = self._exposure, self._protocol
-        if exposure.tls:
-            self._handshakes = TlsHandshakes(
-                exposure.tls,
-                self._protocol,
-                lambda: self._on_refused('no_request'),
-                limit=self._settings.max_connections,
-                limit_s=self._settings.handshake_timeout_s,
-            )
-            create = self._handshakes
-        # a name may have two addresses, and the port 0 two ports
-        host = '127.0.0.1' if exposure.host == 'localhost' else exposure.host
-        try:
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(create, host, exposure.port)
-        except OSError as error:
-            raise UserError(
-                f'the door {exposure.door} cannot listen on {host} port {exposure.port}: '
-                f'{error.strerror or error}; set {exposure.door}.port or {exposure.door}.host'
-            ) from None
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self._listener.start(self._protocol)
 
     def _protocol(self) -> asyncio.Protocol:
         reader = asyncio.StreamReader(limit=READ_BUFFER_BYTES)
@@ -106,11 +93,7 @@ class ZmtpServer:
 
     async def stop(self) -> None:
         """End all connections. May be called twice."""
-        server, self._server = self._server, None
-        if server:
-            server.close()
-        if self._handshakes:
-            self._handshakes.close()
+        self._listener.close()
         tasks = list(self._peers.values())
         for task in tasks:
             task.cancel()

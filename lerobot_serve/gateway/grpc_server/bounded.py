@@ -19,7 +19,7 @@ import grpc
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import host_of
-from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import invalid, PredictionError, Status
 from lerobot_serve.gateway.grpc_server.calls import Call, Calls, CallSettings, RETRY_AFTER_S
 from lerobot_serve.gateway.grpc_server.contexts import abort, address_of, check_token, Context
 
@@ -134,4 +134,4 @@ async def _only_message(messages: CallMessages, call: Call, limit_s: float) -> A
     try:
         return await anext(messages)
     except StopAsyncIteration:
-        raise PredictionError(Status.INVALID, NO_MESSAGE) from None
+        raise invalid(NO_MESSAGE) from None

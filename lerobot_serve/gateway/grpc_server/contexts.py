@@ -15,7 +15,7 @@ import grpc
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
-from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import invalid, Prediction, PredictionError, Status
 
 Context: TypeAlias = 'grpc.aio.ServicerContext[Any, Any]'
 SCHEME = 'bearer '
@@ -75,8 +75,7 @@ def client_name(context: Context) -> str:
         if key == NAME_KEY:
             name = value if isinstance(value, str) else ''
             if not NAME.fullmatch(name):
-                raise PredictionError(
-                    Status.INVALID,
+                raise invalid(
                     f'metadata {NAME_KEY} must be 1 to 64 letters, digits or ._@-, got '
                     f'{name[:80]!r}',
                 )

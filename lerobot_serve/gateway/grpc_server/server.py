@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 import grpc
 
-from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
@@ -72,7 +71,7 @@ class GrpcServer:
     @property
     def address(self) -> str:
         """Host and port, as the server_address of a client."""
-        return f'{_bracketed(self._exposure.host)}:{self._port}'
+        return f'{self._exposure.shown_host}:{self._port}'
 
     def _note_error(self, context: Context, error: PredictionError) -> None:
         """Count a call that ends with an error; the gateway counts all others."""
@@ -95,16 +94,14 @@ class GrpcServer:
         except RuntimeError:
             self._port = 0
         if not self._port:
-            door, port = self._exposure.door, self._exposure.port
-            raise UserError(
-                f'the door {door} cannot listen on {self._exposure.host} port {port}: the port is '
-                f'in use, or the address is not of this machine; set {door}.port or {door}.host'
+            raise self._exposure.cannot_listen(
+                'the port is in use, or the address is not of this machine'
             )
         await server.start()
         self._server = server
 
     def _bind(self, server: grpc.aio.Server) -> int:
-        address = f'{_bracketed(self._exposure.host)}:{self._exposure.port}'
+        address = f'{self._exposure.shown_host}:{self._exposure.port}'
         if not self._exposure.certificate:
             return server.add_insecure_port(address)
         pair = (self._exposure.key, self._exposure.certificate)
@@ -140,8 +137,3 @@ def open_calls(calls: Calls) -> Calls:
     idle_timeout_s = calls.settings.idle_timeout_s
     settings = CallSettings(OPEN_CALLS, idle_timeout_s, gives_way_s=0.0)
     return Calls(settings, calls.on_refused)
-
-
-def _bracketed(host: str) -> str:
-    """Return a host as it stands before a port."""
-    return f'[{host}]' if ':' in host else host

@@ -102,7 +102,6 @@ class HttpDoor(WebEndpoint):
     def _check_connections(self, request: web.Request) -> None:
         """Raise Refused above the limit; the connection ends with it."""
         if count := self._excess(request):
-            self._on_refused('max_connections')
             limit = self._settings.max_connections
             text = f'{count} connections are open, max_connections is {limit}; retry later'
             raise Refused(503, 'max_connections', text)

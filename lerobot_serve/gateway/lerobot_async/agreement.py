@@ -18,10 +18,9 @@ import numpy as np
 from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.gateway.callers.mapping import NameMapping
 from lerobot_serve.gateway.callers.predictions import (
+    invalid,
     Prediction,
-    PredictionError,
     PredictionRequest,
-    Status,
 )
 from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.upstream import PolicyContract
@@ -201,7 +200,3 @@ def as_image(name: str, value: object) -> Uint8Array:
     if not isinstance(value, np.ndarray):
         raise invalid(f'the camera {name} is not an image')
     return value
-
-
-def invalid(text: str) -> PredictionError:
-    return PredictionError(Status.INVALID, text)

@@ -17,6 +17,7 @@ import time
 
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import (
+    invalid,
     Prediction,
     PredictionError,
     PredictionRequest,
@@ -201,7 +202,7 @@ class Clients:
         """Return the client of a call, for the time of the call. Raises PredictionError."""
         client = self._clients.get(caller)
         if client is None:
-            raise PredictionError(Status.INVALID, NO_INSTRUCTIONS)
+            raise invalid(NO_INSTRUCTIONS)
         client.running += 1
         try:
             yield client

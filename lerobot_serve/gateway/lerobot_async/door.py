@@ -18,7 +18,7 @@ import grpc
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller, host_of, NO_CAGE
 from lerobot_serve.gateway.callers.mapping import read_mapping
-from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import invalid, PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.grpc_server.contexts import (
@@ -29,7 +29,7 @@ from lerobot_serve.gateway.grpc_server.contexts import (
     prediction_metadata,
 )
 from lerobot_serve.gateway.grpc_server.server import GrpcServer
-from lerobot_serve.gateway.lerobot_async.agreement import agree, invalid
+from lerobot_serve.gateway.lerobot_async.agreement import agree
 from lerobot_serve.gateway.lerobot_async.clients import Clients, RobotClient
 from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.lerobot_messages import (

@@ -85,7 +85,6 @@ class OpenpiDoor(WebEndpoint):
         @web.middleware
         async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
             if count := self._excess(request):
-                self._on_refused('max_connections')
                 error = self._too_many(count)
                 self._log_refusal(request, error)
                 return refusal(error)

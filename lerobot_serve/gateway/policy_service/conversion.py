@@ -27,6 +27,7 @@ from lerobot_serve.contract.services.policy_service import (
 from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.gateway.callers.mapping import flat_state, NameMapping
 from lerobot_serve.gateway.callers.predictions import (
+    invalid,
     Prediction,
     PredictionError,
     PredictionRequest,
@@ -149,10 +150,6 @@ def refused_action(error: PredictionError, step_index: int) -> bytes:
         retry_after_s=error.retry_after_s,
     )
     return bytes(action.SerializeToString())
-
-
-def invalid(text: str) -> PredictionError:
-    return PredictionError(Status.INVALID, text)
 
 
 def terms_of(session: Any) -> OpenSessionRequest:

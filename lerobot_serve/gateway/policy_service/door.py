@@ -27,7 +27,7 @@ from lerobot_serve.contract.services.policy_service import POOL, SERVICE
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.mapping import read_mapping
-from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError
+from lerobot_serve.gateway.callers.predictions import invalid, Prediction, PredictionError
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.grpc_server.bounded import CallMessages
@@ -170,7 +170,7 @@ class PolicyServiceDoor(GrpcServer):
         stream = Stream(caller_of(context, self._exposure))
         seen = conversion.read_observation(message)
         if seen.HasField('session'):
-            raise conversion.invalid('a session is opened by PredictStream; leave it out here')
+            raise invalid('a session is opened by PredictStream; leave it out here')
         prediction = await self._predicted(stream, seen, context)
         await context.send_initial_metadata(NOTE)
         context.set_trailing_metadata(prediction_metadata(prediction))

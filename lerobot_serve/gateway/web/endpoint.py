@@ -23,12 +23,12 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from lerobot_serve.access.connections import Connections
-from lerobot_serve.access.half_open import ProtocolFactory, TlsHandshakes
 from lerobot_serve.access.token_file import WrongTokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.listener import Listener
 
 BASE_HEADERS = {
     'X-Content-Type-Options': 'nosniff',
@@ -82,27 +82,28 @@ class WebEndpoint:
             lingering_time=LINGER_S,
         )
         self._watching: list[asyncio.Task[None]] = []
-        self._server: asyncio.Server | None = None
-        self._handshakes: TlsHandshakes | None = None
-        self._port = 0
+        # not a site of aiohttp, which waits 60 s for each TLS handshake and counts none
+        self._listener = Listener(exposure, self._connections.note_closed, limit=max_connections)
 
     @property
     def address(self) -> str:
         """Return the URL; the port is 0 before the start."""
-        host = self._exposure.host
-        shown = f'[{host}]' if ':' in host else host
-        return f'{"https" if self._exposure.tls else "http"}://{shown}:{self._port}'
+        scheme = 'https' if self._exposure.tls else 'http'
+        return f'{scheme}://{self._exposure.shown_host}:{self._listener.port}'
 
     def _excess(self, request: web.Request) -> int:
         """
-        Return how many connections are open where this one has no place among them, 0 where it
-        has one; others may have given way to it.
+        Return how many connections are open where this one has no place among them, which is
+        counted; 0 where it has one; others may have given way to it.
         """
         bounds, server = self._connections, self._runner.server
         if server is None or bounds.is_let_in(request):
             return 0
         count = bounds.make_room(server.connections, request.protocol)
-        return count if count > bounds.limit else 0
+        if count <= bounds.limit:
+            return 0
+        self._on_refused('max_connections')
+        return count
 
     async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(BASE_HEADERS)
@@ -113,37 +114,19 @@ class WebEndpoint:
 
     async def start(self) -> None:
         """Listen. Raises UserError for an address that cannot be used."""
-        exposure, runner = self._exposure, self._runner
-        await runner.setup()
-        assert runner.server
-        loop = asyncio.get_running_loop()
+        await self._runner.setup()
+        server = self._runner.server
+        assert server
         try:
-            # not a site of aiohttp, which waits 60 s for each TLS handshake and counts none
-            self._server = await loop.create_server(
-                self._protocols(runner.server), exposure.host, exposure.port
-            )
-        except OSError as error:
-            await runner.cleanup()
-            raise UserError(
-                f'{exposure.door}.port: cannot listen on {exposure.host}:{exposure.port} '
-                f'({error.strerror or error}); set {exposure.door}.port to a free one, or to 0'
-            ) from None
-        self._port = self._server.sockets[0].getsockname()[1]
-        self._watching = [asyncio.create_task(each) for each in self._watches(runner.server)]
+            await self._listener.start(server)
+        except UserError:
+            await self._runner.cleanup()
+            raise
+        self._watching = [asyncio.create_task(each) for each in self._watches(server)]
 
     def _watches(self, server: web.Server) -> list[Coroutine[Any, Any, None]]:
         """Return what runs until the end, and bounds the connections."""
         return [self._connections.watch(server)]
-
-    def _protocols(self, create: ProtocolFactory) -> ProtocolFactory:
-        """Return what creates the protocols of connections, behind TLS where it is set."""
-        if self._exposure.tls is None:
-            return create
-        bounds = self._connections
-        self._handshakes = TlsHandshakes(
-            self._exposure.tls, create, bounds.note_closed, limit=bounds.limit
-        )
-        return self._handshakes
 
     async def stop(self) -> None:
         """Close the site and its connections. May be called twice."""
@@ -152,10 +135,7 @@ class WebEndpoint:
             each.cancel()
         if watching:
             await asyncio.wait(watching)
-        if self._server:
-            self._server.close()
-        if self._handshakes:
-            self._handshakes.close()
+        self._listener.close()
         await self._runner.cleanup()
 
     # whom it lets in

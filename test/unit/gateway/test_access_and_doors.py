@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+import socket
 import sys
 
 import pytest
+from support.gateway.gateway_rig import GatewayRig
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.gateway.access import open_exposure
+from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.door_parameters import DoorEntry, DOORS, EndpointSettings
 from lerobot_serve.gateway.doors import load_door
 
@@ -101,3 +103,18 @@ def test_a_door_is_imported_when_it_is_asked_for(tmp_path, monkeypatch):
     absent = {'x': DoorEntry('lerobot_serve.gateway.none.door', 'Door', 1, 'X', {})}
     with pytest.raises(UserError, match='not part of this installation'):
         load_door('x', absent)
+
+
+@pytest.mark.parametrize('name', DOORS)
+async def test_a_port_in_use_and_a_missing_mapping_are_refused_with_a_sentence(name, grpc_thread):
+    gateway, make = GatewayRig().gateway, load_door(name)
+    with socket.create_server(('127.0.0.1', 0)) as other:
+        port = other.getsockname()[1]
+        door = make(gateway, Exposure(name, port=port), EndpointSettings())
+        said = f'the door {name} cannot listen on 127.0.0.1 port {port}: .*; set {name}.port or'
+        with pytest.raises(UserError, match=said):
+            await door.start()
+    for _ in range(2):
+        await door.stop()
+    with pytest.raises(UserError, match=r'mapping .*none\.yaml'):
+        make(gateway, Exposure(name), EndpointSettings(mapping='none.yaml'))

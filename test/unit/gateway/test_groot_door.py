@@ -12,12 +12,11 @@ import msgpack
 import numpy as np
 import pytest
 from support.gateway.groot_client import GrootClient, observation
-from support.gateway.groot_rig import client_of, EXPOSURE, GrootRig, running
+from support.gateway.groot_rig import client_of, EXPOSURE, running
 from support.policies.remote_peers import pack_npy
 import zmq
 
 from lerobot_serve.access.token_file import Tokens
-from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.groot import door
@@ -250,13 +249,3 @@ async def test_what_is_too_long_or_no_zeromq_ends_that_connection_only():
         writer.write(b'GET / HTTP/1.1\r\n\r\n' * 100)
         await asyncio.to_thread(good.get_action, observation())
         writer.close()
-
-
-async def test_an_address_in_use_and_a_missing_mapping_are_refused_with_a_sentence(tmp_path):
-    async with running() as rig:
-        port = int(rig.door.address.rpartition(':')[2])
-        with pytest.raises(UserError, match=f'cannot listen on 127.0.0.1 port {port}'):
-            await GrootRig(replace(EXPOSURE, port=port)).door.start()
-    with pytest.raises(UserError, match=r'mapping .*none\.yaml'):
-        GrootRig(mapping=str(tmp_path / 'none.yaml'))
-    await rig.door.stop()

@@ -19,7 +19,6 @@ from support.gateway.certificates import certificate_files
 from support.gateway.gateway_rig import CAMERA, exposure_of, rig_tests, until
 from support.gateway.http_rig import base64_of, body, HEIGHT, HttpRig, WIDTH
 
-from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.episode_names import scoped_name
@@ -283,16 +282,6 @@ async def asked_for_config(reader, writer) -> bytes:
     length = int(re.search(rb'Content-Length: (\d+)', reply)[1])
     await reader.readexactly(length)
     return reply
-
-
-@http_test()
-async def test_a_connection_that_asks_nothing_is_closed(rig, monkeypatch):
-    monkeypatch.setattr(connections, 'HEAD_LIMIT_S', 0.05)
-    async with rig.connection(HEAD[:30]) as (reader, _):
-        with pytest.raises(ConnectionError):
-            assert await reader.read() == b''
-            raise ConnectionResetError
-    assert rig.refused == {'no_request': 1}
 
 
 @http_test()

@@ -19,7 +19,6 @@ from support.gateway.websocket_frames import masked
 
 from benchmarks.gateways.wire_requests import UPGRADE
 from lerobot_serve.access.token_file import Tokens
-from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.episode_names import scoped_name
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
@@ -444,11 +443,3 @@ async def test_tls(tmp_path):
         async with aiohttp.ClientSession() as session:
             with pytest.raises(aiohttp.ClientError):
                 await session.ws_connect(plain)
-
-
-async def test_a_port_in_use_is_named(tmp_path):
-    async with OpenpiRig(tmp_path).running() as rig:
-        other = OpenpiRig(tmp_path, {'port': rig.host_and_port[1]})
-        with pytest.raises(UserError, match=r'openpi\.port'):
-            await other.door.start()
-        await other.door.stop()
