@@ -24,7 +24,6 @@ import numpy as np
 
 from lerobot_serve.peer_formats.lerobot_messages import observation_pieces, read_data, write_data
 from lerobot_serve.peer_formats.safe_pickle import (
-    PickleRefused,
     read_actions,
     write_observation,
     write_policy_config,
@@ -98,11 +97,8 @@ class LerobotAsyncPeer(Peer):
         )
         await self._upload(pickled)
         reply = await self._call('GetActions', b'')
-        try:
-            data = read_data(reply)
-            timed = read_actions(data) if data else []
-        except PickleRefused as error:
-            raise BadReply(str(error)) from None
+        data = read_data(reply)
+        timed = read_actions(data) if data else []
         if not timed:
             # also what a server says that was restarted: gRPC connects to it, and it has no policy
             raise BadReply(
