@@ -16,6 +16,10 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
+from msgspec import to_builtins
+
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
+from lerobot_serve.contract.types import KeyValue
 
 PACKAGE = 'rl.policy.v1'
 SERVICE = f'{PACKAGE}.PolicyService'
@@ -100,3 +104,33 @@ def message_class(name: str) -> Any:
 Observation, Image, Action = (message_class(name) for name in ('Observation', 'Image', 'Action'))
 Session, Camera, Tag = (message_class(name) for name in ('Session', 'Camera', 'Tag'))
 DescribeRequest, Policy = (message_class(name) for name in ('DescribeRequest', 'Policy'))
+
+# message -> the record with the same fields
+RECORDS: Mapping[str, type[Any]] = {
+    'Session': OpenSessionRequest,
+    'Camera': CameraSpec,
+    'Tag': KeyValue,
+}
+
+
+def session_of(terms: OpenSessionRequest) -> Any:
+    """Return the Session of the terms of a client."""
+    fields = Session.DESCRIPTOR.fields_by_name
+    return Session(**{name: v for name, v in to_builtins(terms).items() if name in fields})
+
+
+def record_of(message: Any) -> Any:
+    """Return the record of a message; the server judges its values."""
+    return RECORDS[message.DESCRIPTOR.name](**fields_of(message))
+
+
+def fields_of(message: Any) -> dict[str, Any]:
+    """Return the values of a message by the names of its fields, in Python's own types."""
+    names = message.DESCRIPTOR.fields_by_name
+    return {name: _plain(getattr(message, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (str, int, float)):
+        return value
+    return tuple(each if isinstance(each, str) else record_of(each) for each in value)

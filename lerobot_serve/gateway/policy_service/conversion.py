@@ -15,7 +15,6 @@ from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.image_codec import decode
-from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.services.policy_service import (
     Action,
@@ -24,7 +23,6 @@ from lerobot_serve.contract.services.policy_service import (
     Observation,
     Policy,
 )
-from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.gateway.callers.mapping import flat_state, NameMapping
 from lerobot_serve.gateway.callers.predictions import (
     invalid,
@@ -150,22 +148,6 @@ def refused_action(error: PredictionError, step_index: int) -> bytes:
         retry_after_s=error.retry_after_s,
     )
     return bytes(action.SerializeToString())
-
-
-def terms_of(session: Any) -> OpenSessionRequest:
-    """Return the terms in a Session; the server judges them."""
-    return OpenSessionRequest(
-        state_names=tuple(session.state_names),
-        action_names=tuple(session.action_names),
-        cameras=tuple(
-            CameraSpec(camera.name, camera.height, camera.width, camera.channels)
-            for camera in session.cameras
-        ),
-        fps=session.fps,
-        policy=session.policy,
-        task=session.task,
-        tags=tuple(KeyValue(tag.key, tag.value) for tag in session.tags),
-    )
 
 
 def policy_of(contract: PolicyContract, client_id: str = '') -> Any:

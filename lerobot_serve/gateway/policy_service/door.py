@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.contract.records import OpenSessionRequest
-from lerobot_serve.contract.services.policy_service import POOL, SERVICE
+from lerobot_serve.contract.services.policy_service import POOL, record_of, SERVICE
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.mapping import read_mapping
@@ -243,7 +243,7 @@ class PolicyServiceDoor(GrpcServer):
 
     async def _opened(self, stream: Stream, seen: Any) -> bytes:
         """Open the session of a stream; later messages of the stream need its terms, too."""
-        stream.terms = conversion.terms_of(seen.session)
+        stream.terms = record_of(seen.session)
         session = await self._gateway.session(stream.caller, stream.terms)
         return conversion.opened_action(session.contract, stream.caller.client_id, seen.step_index)
 

@@ -11,6 +11,7 @@ import inspect
 from pathlib import Path
 from typing import Any, Self
 
+import grpc
 import numpy as np
 import pytest
 
@@ -39,6 +40,15 @@ def exposure_of(door: str, tls: tuple[str, str, str] | None = None, **changes: A
     _, certificate, key = tls or ('', '', '')
     given = {'certificate_file': certificate, 'key_file': key, **changes}
     return open_exposure(door, EndpointSettings(**given))
+
+
+def grpc_channel(address: str, authority: bytes = b'') -> grpc.aio.Channel:
+    """Return a connection of its own; with an authority over TLS."""
+    options = [('grpc.use_local_subchannel_pool', 1)]
+    if not authority:
+        return grpc.aio.insecure_channel(address, options)
+    credentials = grpc.ssl_channel_credentials(authority)
+    return grpc.aio.secure_channel(address, credentials, options)
 
 
 class RecordingLog:

@@ -13,7 +13,7 @@ from lerobot_serve.contract.services.policy_service import Action, Image, Observ
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.policy_service.door import PolicyServiceDoor
-from support.gateway.gateway_rig import DoorRig
+from support.gateway.gateway_rig import DoorRig, grpc_channel
 
 LIMIT_S = 60.0
 HEIGHT, WIDTH = 48, 64
@@ -45,14 +45,8 @@ class PolicyServiceRig(DoorRig):
 
     def channel(self, certificate: bytes = b'') -> grpc.aio.Channel:
         """Return a connection of its own."""
-        options = [('grpc.use_local_subchannel_pool', 1)]
-        if certificate:
-            credentials = grpc.ssl_channel_credentials(certificate)
-            made = grpc.aio.secure_channel(self.door.address, credentials, options)
-        else:
-            made = grpc.aio.insecure_channel(self.door.address, options)
-        self._channels.append(made)
-        return made
+        self._channels.append(grpc_channel(self.door.address, certificate))
+        return self._channels[-1]
 
     def call(self, channel: grpc.aio.Channel, data: bytes, **given: Any) -> Any:
         method = channel.unary_unary(f'/{SERVICE}/Predict')

@@ -29,7 +29,7 @@ from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping
 from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.lerobot_async import door
 from lerobot_serve.peer_formats import lerobot_messages as protobuf
-from support.gateway.gateway_rig import DoorRig
+from support.gateway.gateway_rig import DoorRig, grpc_channel
 
 JOINTS = ('joint_1.pos', 'joint_2.pos', 'gripper.pos')
 SHAPE = (48, 64, 3)
@@ -72,12 +72,7 @@ class StubClient:
     """A connection of its own, as a RobotClient in a process of its own has."""
 
     def __init__(self, address: str, token: str = '', certificate: bytes = b'') -> None:
-        options = [('grpc.use_local_subchannel_pool', 1)]
-        if certificate:
-            credentials = grpc.ssl_channel_credentials(certificate)
-            self.channel = grpc.aio.secure_channel(address, credentials, options)
-        else:
-            self.channel = grpc.aio.insecure_channel(address, options)
+        self.channel = grpc_channel(address, certificate)
         self.metadata = (('authorization', f'Bearer {token}'),) if token else ()
 
     def call(self, method: str, data: bytes = b'') -> Any:

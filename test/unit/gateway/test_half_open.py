@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 import ssl
 
-import grpc
 import pytest
 from support.gateway.certificates import certificate_files
-from support.gateway.gateway_rig import DoorRig
+from support.gateway.gateway_rig import DoorRig, grpc_channel
 
 from lerobot_serve.access import connections, half_open
 from lerobot_serve.gateway.access import open_exposure
@@ -72,16 +71,10 @@ class Doorway(DoorRig):
             head = await reader.readline()
             writer.close()
             return b' 200 ' in head
-        options = [('grpc.use_local_subchannel_pool', 1)]
-        async with self._channel(options) as channel:
+        authority = Path(self.authority).read_bytes() if self.authority else b''
+        async with grpc_channel(self.door.address, authority) as channel:
             await channel.channel_ready()
         return True
-
-    def _channel(self, options: list[tuple[str, int]]) -> grpc.aio.Channel:
-        if not self.authority:
-            return grpc.aio.insecure_channel(self.door.address, options)
-        credentials = grpc.ssl_channel_credentials(Path(self.authority).read_bytes())
-        return grpc.aio.secure_channel(self.door.address, credentials, options)
 
 
 def doorway(
