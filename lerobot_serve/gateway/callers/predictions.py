@@ -47,6 +47,20 @@ class Status(StrEnum):
     QUOTA = 'quota'
 
 
+# by HTTP, and by gRPC
+CODES: Mapping[Status, tuple[int, str]] = {
+    Status.INVALID: (400, 'INVALID_ARGUMENT'),
+    Status.UNAUTHORIZED: (401, 'UNAUTHENTICATED'),
+    Status.SUPERSEDED: (409, 'ABORTED'),
+    Status.OVERLOADED: (429, 'RESOURCE_EXHAUSTED'),
+    Status.QUOTA: (429, 'RESOURCE_EXHAUSTED'),
+    Status.FAILED: (502, 'INTERNAL'),
+    Status.NOT_FINITE: (502, 'INTERNAL'),
+    Status.UNAVAILABLE: (503, 'UNAVAILABLE'),
+    Status.TOO_LATE: (504, 'DEADLINE_EXCEEDED'),
+}
+
+
 class PredictionError(Exception):
     """
     No prediction: `status` for programs; the text has what was given, what is allowed and what to

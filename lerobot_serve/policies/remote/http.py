@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from lerobot_serve.arrays import FrameArray
 from lerobot_serve.contract.image_codec import encode_jpeg
 from lerobot_serve.policies.base import LoadOptions
-from lerobot_serve.policies.remote.address import ssl_context
+from lerobot_serve.policies.remote.address import tls_of
 from lerobot_serve.policies.remote.contract_file import MappedContractFile, RemoteContract, Text
 from lerobot_serve.policies.remote.mapping import assembled_actions, put, state_parts
 from lerobot_serve.policies.remote.metadata import selected
@@ -80,10 +80,7 @@ class HttpPeer(Peer):
 
     async def connect(self) -> dict[str, Any]:
         key = self._contract.api_key
-        is_tls = self._contract.url.startswith('https:')
-        connector = aiohttp.TCPConnector(
-            limit=1, ssl=ssl_context(self._contract) if is_tls else True
-        )
+        connector = aiohttp.TCPConnector(limit=1, ssl=tls_of(self._contract))
         trace = aiohttp.TraceConfig()
         trace.on_connection_create_start.append(self._on_new_connection)
         self._session = aiohttp.ClientSession(

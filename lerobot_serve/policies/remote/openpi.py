@@ -20,7 +20,7 @@ import numpy as np
 
 from lerobot_serve.peer_formats.msgpack_arrays import pack_openpi, unpack_openpi
 from lerobot_serve.policies.base import LoadOptions
-from lerobot_serve.policies.remote.address import ssl_context
+from lerobot_serve.policies.remote.address import tls_of
 from lerobot_serve.policies.remote.contract_file import MappedContractFile, RemoteContract
 from lerobot_serve.policies.remote.mapping import assembled_actions, put, state_parts
 from lerobot_serve.policies.remote.peer import (
@@ -57,15 +57,15 @@ class OpenpiPeer(Peer):
         self._pending: asyncio.Future[aiohttp.WSMessage] | None = None
 
     async def connect(self) -> dict[str, Any]:
-        key, url = self._contract.api_key, self._contract.url
+        key = self._contract.api_key
         headers = {'Authorization': f'Api-Key {key}'} if key else {}
         self._session = aiohttp.ClientSession(headers=headers)
         try:
             self._socket = await self._session.ws_connect(
-                url,
+                self._contract.url,
                 max_msg_size=self._contract.max_reply_bytes,
                 compress=0,
-                ssl=ssl_context(self._contract) if url.startswith('wss:') else True,
+                ssl=tls_of(self._contract),
             )
         except aiohttp.WSServerHandshakeError as error:
             raise PeerRefused(f'refuses with HTTP status {error.status}') from None
