@@ -234,18 +234,6 @@ async def test_a_long_handshake_gives_way(monkeypatch):
             assert b'Server is running' in await resting.receive()
 
 
-async def test_a_client_that_leaves_frees_its_place_and_ends_its_prediction():
-    async with running() as rig:
-        rig.upstream.hold()
-        client = rig.client()
-        client.socket.send(ACT)
-        await soon(lambda: rig.upstream.requests)
-        await asyncio.to_thread(client.close)
-        await soon(lambda: rig.gateway.counters.requests['groot', 'cancelled'])
-        await soon(lambda: not rig.gateway.callers)
-        rig.upstream.release()
-
-
 async def test_a_client_with_an_identity_keeps_its_session_over_a_new_connection():
     async with running() as rig:
         for _ in range(2):

@@ -285,16 +285,6 @@ async def asked_for_config(reader, writer) -> bytes:
 
 
 @http_test()
-async def test_a_client_that_leaves_ends_its_prediction(rig):
-    rig.upstream.hold()
-    asked = asyncio.create_task(rig.act(body()))
-    await until(lambda: rig.upstream.requests)
-    asked.cancel()
-    await until(lambda: rig.gateway.counters.requests['http', 'cancelled'])
-    rig.upstream.release()
-
-
-@http_test()
 async def test_health_follows_the_upstream(rig):
     reply = await rig.ask('GET', '/health')
     assert reply.status == 200 and reply.content['note'] == NO_CAGE

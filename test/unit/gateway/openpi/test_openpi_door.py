@@ -374,17 +374,6 @@ async def test_a_client_that_stops_reading_is_disconnected(rig):
 
 
 @openpi_test()
-async def test_a_client_that_leaves_ends_its_prediction(rig):
-    rig.upstream.hold()
-    async with rig.client() as client:
-        await client.socket.send_bytes(packed(observation()))
-        await until(lambda: rig.upstream.requests)
-    await until(lambda: not rig.upstream.open_sessions)
-    rig.upstream.release()
-    assert rig.gateway.counters.requests['openpi', 'cancelled'] == 1
-
-
-@openpi_test()
 async def test_a_client_that_leaves_while_its_session_opens_leaves_none(rig):
     go_on = rig.opens_later()
     reader, writer = await rig.raw_request()
