@@ -33,9 +33,8 @@ from lerobot_serve.gateway.http.replies import (
     NO_EPISODE,
     prediction_reply,
     refusal,
-    Refused,
 )
-from lerobot_serve.gateway.web.endpoint import ForbiddenOrigin, Once, WebEndpoint
+from lerobot_serve.gateway.web.endpoint import Once, Refused, WebEndpoint
 
 # larger bodies, and more pixels in a small one, take longer than a few milliseconds
 INLINE_BYTES, INLINE_PIXELS = 1 << 18, 1 << 18
@@ -86,13 +85,14 @@ class HttpDoor(WebEndpoint):
                 if isinstance(error, FieldError):
                     self._on_refused('malformed')
                 return error_reply(error)
-            except ForbiddenOrigin as error:
-                return refusal(Refused(403, 'web_page', str(error)))
             except Refused as refused:
-                return refusal(refused)
+                # the site counts what is no HTTP at all
+                if refused.reason != 'malformed':
+                    self._on_refused(refused.reason)
+                return refusal(refused.status, refused.reason, refused.text)
             except web.HTTPException as error:
                 text = f'{request.method} {request.path[:80]}: {error.reason}; GET / describes all'
-                response = refusal(Refused(error.status, 'not_found', text))
+                response = refusal(error.status, 'not_found', text)
                 if allowed := error.headers.get('Allow'):
                     response.headers['Allow'] = allowed
                 return response
@@ -155,7 +155,6 @@ class HttpDoor(WebEndpoint):
         """Return the body. Raises Refused for one that is too large, too slow, or no JSON."""
         limit = self._settings.max_message_bytes
         if request.content_type != JSON_TYPE:
-            self._on_refused('no_json')
             raise Refused(415, 'no_json', f'send the header "Content-Type: {JSON_TYPE}"')
         try:
             if (request.content_length or 0) > limit:
@@ -163,14 +162,11 @@ class HttpDoor(WebEndpoint):
             async with asyncio.timeout(self._settings.read_timeout_s):
                 return await request.read()
         except web.HTTPRequestEntityTooLarge:
-            self._on_refused('too_big')
             text = f'{size_text(request)}, {limit} are allowed; {SMALLER}'
             raise Refused(413, 'too_big', text) from None
         except web.RequestPayloadError as error:
-            # counted by the site, as what is no HTTP at all
             raise Refused(400, 'malformed', f'the body cannot be read: {error}') from None
         except TimeoutError:
-            self._on_refused('slow')
             limit_s = self._settings.read_timeout_s
             raise Refused(408, 'slow', f'the body did not arrive within {limit_s:g} s') from None
 

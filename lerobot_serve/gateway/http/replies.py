@@ -135,22 +135,14 @@ def error_reply(error: PredictionError) -> web.Response:
     return _response(ErrorReply(content), status, headers=headers)
 
 
-class Refused(Exception):
-    """A request that is refused before its body is known; `reason` is one word."""
-
-    def __init__(self, status: int, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.status, self.reason, self.text = status, reason, text
-
-
-def refusal(refused: Refused) -> web.Response:
+def refusal(status: int, reason: str, text: str) -> web.Response:
     """Return the reply to a refused request; the connection ends with it."""
-    content = ActError(status=refused.reason, text=refused.text)
+    content = ActError(status=reason, text=text)
     headers = {}
-    if refused.status in RETRIED:
+    if status in RETRIED:
         content.retry_after_s = RETRY_AFTER_S
         headers['Retry-After'] = str(RETRY_AFTER_S)
-    response = _response(ErrorReply(content), refused.status, headers=headers)
+    response = _response(ErrorReply(content), status, headers=headers)
     response.force_close()
     return response
 

@@ -28,9 +28,10 @@ from lerobot_serve.gateway.openpi.connection import Connection, ConnectionClosed
 from lerobot_serve.gateway.openpi.conversation import Conversation
 from lerobot_serve.gateway.openpi.frames import CloseCode
 from lerobot_serve.gateway.openpi.observation import read_observation_mapping
-from lerobot_serve.gateway.web.endpoint import ForbiddenOrigin, Once, WebEndpoint
+from lerobot_serve.gateway.web.endpoint import Once, Refused, WebEndpoint
 
 CHECK_S = 0.5
+NO_WEBSOCKET = 'no_websocket'
 HTTP_STATUS = {Status.UNAUTHORIZED: 401, Status.OVERLOADED: 429, Status.INVALID: 409}
 ACCEPT_SALT = b'258EAFA5-E914-47DA-95CA-C5AB0DC85B11'
 KEY_BYTES, VERSION = 16, '13'
@@ -85,6 +86,7 @@ class OpenpiDoor(WebEndpoint):
         @web.middleware
         async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
             if count := self._excess(request):
+                self._on_refused('max_connections')
                 error = self._too_many(count)
                 self._log_refusal(request, error)
                 return refusal(error)
@@ -114,11 +116,10 @@ class OpenpiDoor(WebEndpoint):
             caller = self._caller(request, name)
             conversation = Conversation(self._gateway, caller, self._mapping, self._clock)
             await conversation.begin()
-        except ForbiddenOrigin as error:
-            return web.Response(status=403, text=f'{error}\n')
-        except NoWebsocket as error:
-            self._on_refused('no_websocket')
-            return web.Response(status=426, text=f'{error}\n', headers={'Upgrade': 'websocket'})
+        except Refused as refused:
+            self._on_refused(refused.reason)
+            headers = {'Upgrade': 'websocket'} if refused.reason == NO_WEBSOCKET else {}
+            return web.Response(status=refused.status, text=f'{refused}\n', headers=headers)
         except PredictionError as error:
             self._log_refusal(request, error)
             return refusal(error)
@@ -177,26 +178,26 @@ def refusal(error: PredictionError) -> web.Response:
     return web.Response(status=status, text=f'{error.status}: {error.text}\n', headers=headers)
 
 
-class NoWebsocket(Exception):
-    """The request asks for no websocket; the text says what to do."""
-
-
 def upgrade_response(request: web.Request) -> web.StreamResponse:
-    """Return the reply that begins the websocket, without extensions. Raises NoWebsocket."""
+    """Return the reply that begins the websocket, without extensions. Raises Refused."""
     headers = request.headers
     if headers.get('Upgrade', '').strip().lower() != 'websocket':
-        raise NoWebsocket('this is the door for openpi clients: open a websocket, ws://HOST:PORT')
+        raise no_websocket('this is the door for openpi clients: open a websocket, ws://HOST:PORT')
     if headers.get('Sec-WebSocket-Version', '') != VERSION:
-        raise NoWebsocket(f'Sec-WebSocket-Version must be {VERSION}')
+        raise no_websocket(f'Sec-WebSocket-Version must be {VERSION}')
     key = headers.get('Sec-WebSocket-Key', '')
     if not _is_key(key):
-        raise NoWebsocket(f'Sec-WebSocket-Key must be {KEY_BYTES} bytes in base64')
+        raise no_websocket(f'Sec-WebSocket-Key must be {KEY_BYTES} bytes in base64')
     digest = hashlib.sha1(key.encode() + ACCEPT_SALT).digest()
     accept = base64.b64encode(digest).decode()
     return web.StreamResponse(
         status=101,
         headers={'Upgrade': 'websocket', 'Connection': 'Upgrade', 'Sec-WebSocket-Accept': accept},
     )
+
+
+def no_websocket(text: str) -> Refused:
+    return Refused(426, NO_WEBSOCKET, text)
 
 
 def _is_key(key: str) -> bool:

@@ -50,8 +50,12 @@ FROM_A_PAGE = (
 )
 
 
-class ForbiddenOrigin(Exception):
-    """A request that a web page of another site may have caused; the text says what to do."""
+class Refused(Exception):
+    """A request that is refused before its content is known; `reason` is one word, to count."""
+
+    def __init__(self, status: int, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.status, self.reason, self.text = status, reason, text
 
 
 class WebEndpoint:
@@ -93,17 +97,14 @@ class WebEndpoint:
 
     def _excess(self, request: web.Request) -> int:
         """
-        Return how many connections are open where this one has no place among them, which is
-        counted; 0 where it has one; others may have given way to it.
+        Return how many connections are open where this one has no place among them, 0 where it
+        has one; others may have given way to it.
         """
         bounds, server = self._connections, self._runner.server
         if server is None or bounds.is_let_in(request):
             return 0
         count = bounds.make_room(server.connections, request.protocol)
-        if count <= bounds.limit:
-            return 0
-        self._on_refused('max_connections')
-        return count
+        return count if count > bounds.limit else 0
 
     async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(BASE_HEADERS)
@@ -141,7 +142,7 @@ class WebEndpoint:
     # whom it lets in
 
     def _check_origin(self, request: web.Request) -> None:
-        """Raise ForbiddenOrigin for a request of a web page; counted."""
+        """Raise Refused for a request that a web page of another site may have caused."""
         host, origin = request.headers.get('Host', ''), request.headers.get('Origin')
         header, given = '', ''
         if origin is not None and _split(origin).netloc.lower() != host.lower():
@@ -149,8 +150,7 @@ class WebEndpoint:
         elif not self._exposure.needs_token and not self._is_own_host(host):
             header, given = 'Host', host
         if header:
-            self._on_refused('web_page')
-            raise ForbiddenOrigin(FROM_A_PAGE.format(header=header, given=given[:120]))
+            raise Refused(403, 'web_page', FROM_A_PAGE.format(header=header, given=given[:120]))
 
     def _is_own_host(self, host: str) -> bool:
         """
