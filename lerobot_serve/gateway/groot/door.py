@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from lerobot_serve.gateway.access import Exposure
@@ -38,17 +36,13 @@ MAX_REQUESTS = 256
 Endpoint = Callable[[Caller, Any], Awaitable[Any]]
 
 
-class GrootDoor:
+class GrootDoor(ZmtpServer):
     """See the module."""
 
     def __init__(self, gateway: Gateway, exposure: Exposure, settings: EndpointSettings) -> None:
         """Raise UserError for a mapping that cannot be read."""
-        if exposure.host == 'localhost':
-            # ZeroMQ takes addresses only; a name may have two, and the port 0 two ports
-            exposure = replace(exposure, host='127.0.0.1')
-        self._gateway, self._exposure, self._settings = gateway, exposure, settings
+        super().__init__(gateway, exposure, settings)
         self._mapping = read_mapping(settings.mapping)
-        self._on_refused = partial(gateway.on_refused, exposure.door)
         self._endpoints: dict[str, Endpoint] = {
             'ping': self._ping,
             'get_modality_config': self._modalities,
@@ -58,23 +52,6 @@ class GrootDoor:
         # callers whose next observation begins an episode, with its id
         self._starting: dict[Caller, str] = {}
         self._running = 0
-        self._server = ZmtpServer(
-            exposure, settings, self._answer, on_left=self._left, on_refused=self._on_refused
-        )
-
-    @property
-    def address(self) -> str:
-        """The endpoint for a socket; with TLS that of a bridge to it."""
-        scheme = 'tls' if self._exposure.tls else 'tcp'
-        return f'{scheme}://{self._exposure.shown_host}:{self._server.port}'
-
-    async def start(self) -> None:
-        """Listen. Raises UserError."""
-        await self._server.start()
-
-    async def stop(self) -> None:
-        """End the connections. May be called twice."""
-        await self._server.stop()
 
     async def _left(self, peer: Peer) -> None:
         """Free the places of a connection that ended; one with an identity comes back."""

@@ -8,14 +8,13 @@ The event loop owns it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 import time
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.core import GIVES_WAY_S
+from lerobot_serve.gateway.core import Gateway, GIVES_WAY_S
 from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.groot.connection import ConnectionEnded, Message, ZmtpConnection
 from lerobot_serve.gateway.groot.zmtp import ZmtpError
@@ -35,48 +34,52 @@ class Peer:
 
     identity       what its socket calls itself, empty for nothing
     callers        who sent requests over it: one for each token
-    rests_since_s  end of its last request; None while one runs, and before its handshake
-    greets_since_s begin of its handshake; None after it
+    since_s        begin of its handshake, then the end of its last request; None while one runs
     """
 
     connection: ZmtpConnection
-    greets_since_s: float | None
+    since_s: float | None
+    is_greeting: bool = True
     identity: bytes = b''
     callers: set[Caller] = field(default_factory=set)
-    rests_since_s: float | None = None
     running: set[asyncio.Task[None]] = field(default_factory=set)
 
-
-Answer = Callable[[Peer, Message], Awaitable[bytes]]
+    def gives_way(self, now_s: float) -> bool:
+        """Return whether it greets or rests for long."""
+        limit_s = HANDSHAKE_GIVES_WAY_S if self.is_greeting else GIVES_WAY_S
+        return self.since_s is not None and self.since_s <= now_s - limit_s
 
 
 class ZmtpServer:
     """Listens at the address of an exposure, from `start` to `stop`."""
 
-    def __init__(
-        self,
-        exposure: Exposure,
-        settings: EndpointSettings,
-        answer: Answer,
-        *,
-        on_left: Callable[[Peer], Awaitable[object]],
-        on_refused: Callable[[str], object],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`answer` gives the reply to a message; `on_left` is called for each peer that left."""
-        self._settings, self._answer = settings, answer
-        self._on_left, self._on_refused, self._clock = on_left, on_refused, clock
+    def __init__(self, gateway: Gateway, exposure: Exposure, settings: EndpointSettings) -> None:
+        if exposure.host == 'localhost':
+            # ZeroMQ takes addresses only; a name may have two, and the port 0 two ports
+            exposure = replace(exposure, host='127.0.0.1')
+        self._gateway, self._exposure, self._settings = gateway, exposure, settings
+        self._on_refused = partial(gateway.on_refused, exposure.door)
         self._peers: dict[Peer, asyncio.Task[None]] = {}
         self._listener = Listener(
             exposure,
-            partial(on_refused, 'no_request'),
+            partial(self._on_refused, 'no_request'),
             limit=settings.max_connections,
             handshake_s=settings.handshake_timeout_s,
         )
 
+    async def _answer(self, peer: Peer, message: Message) -> bytes:
+        """Return the reply to a message."""
+        raise NotImplementedError
+
+    async def _left(self, peer: Peer) -> None:
+        """Free what a peer held that left."""
+        raise NotImplementedError
+
     @property
-    def port(self) -> int:
-        return self._listener.port
+    def address(self) -> str:
+        """The endpoint for a socket; with TLS that of a bridge to it."""
+        scheme = 'tls' if self._exposure.tls else 'tcp'
+        return f'{scheme}://{self._exposure.shown_host}:{self._listener.port}'
 
     @property
     def connection_count(self) -> int:
@@ -101,7 +104,7 @@ class ZmtpServer:
             await asyncio.wait(tasks)
 
     def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = Peer(ZmtpConnection(reader, writer, self._settings), self._clock())
+        peer = Peer(ZmtpConnection(reader, writer, self._settings), time.monotonic())
         if len(self._peers) >= self._settings.max_connections and not self._make_room():
             self._on_refused('max_connections')
             peer.connection.abort()
@@ -114,14 +117,12 @@ class ZmtpServer:
         End the longest handshake, else the connection that rests longest; return false where none
         takes or rests for long.
         """
-        now_s = self._clock()
-        greeting = {each: each.greets_since_s for each in self._peers}
-        resting = {each: each.rests_since_s for each in self._peers}
-        # bare connections go before those of callers
-        oldest = _oldest(greeting, now_s - HANDSHAKE_GIVES_WAY_S)
-        oldest = oldest or _oldest(resting, now_s - GIVES_WAY_S)
-        if oldest is None:
+        now_s = time.monotonic()
+        giving = [peer for peer in self._peers if peer.gives_way(now_s)]
+        if not giving:
             return False
+        # bare connections go before those of callers
+        oldest = min(giving, key=lambda peer: (not peer.is_greeting, peer.since_s))
         self._on_refused('gave_way')
         self._peers.pop(oldest).cancel()
         return True
@@ -131,7 +132,7 @@ class ZmtpServer:
         connection = peer.connection
         try:
             peer.identity = await connection.handshake()
-            peer.greets_since_s, peer.rests_since_s = None, self._clock()
+            peer.is_greeting, peer.since_s = False, time.monotonic()
             await self._converse(peer)
         except ConnectionEnded as ended:
             if ended.reason:
@@ -145,18 +146,18 @@ class ZmtpServer:
             for task in peer.running:
                 task.cancel()
             await connection.close()
-            await self._on_left(peer)
+            await self._left(peer)
 
     async def _converse(self, peer: Peer) -> None:
         room = asyncio.Semaphore(REQUESTS_OF_CONNECTION)
         while True:
             await room.acquire()
             message = await peer.connection.receive()
-            task = asyncio.create_task(self._reply(peer, message, room))
+            task = asyncio.create_task(self._attend_to(peer, message, room))
             peer.running.add(task)
-            peer.rests_since_s = None
+            peer.since_s = None
 
-    async def _reply(self, peer: Peer, message: Message, room: asyncio.Semaphore) -> None:
+    async def _attend_to(self, peer: Peer, message: Message, room: asyncio.Semaphore) -> None:
         """Answer one message."""
         try:
             reply = await self._answer(peer, message)
@@ -171,11 +172,4 @@ class ZmtpServer:
             assert task
             peer.running.discard(task)
             if not peer.running:
-                peer.rests_since_s = self._clock()
-
-
-def _oldest(since_s: dict[Peer, float | None], until_s: float) -> Peer | None:
-    """Return the peer with the earliest time, not after `until_s`."""
-    found = [(since, peer) for peer, since in since_s.items() if since is not None]
-    since, peer = min(found, key=lambda each: each[0], default=(until_s, None))
-    return peer if since <= until_s else None
+                peer.since_s = time.monotonic()

@@ -192,7 +192,7 @@ async def test_a_silent_peer_is_pinged_and_then_disconnected(monkeypatch):
         async with client_of(rig) as client:
             await asyncio.to_thread(client.call, 'ping')
             await asyncio.sleep(0.5)
-            assert rig.door._server.connection_count == 1
+            assert rig.door.connection_count == 1
             assert rig.refused == {'silent': 1}
 
 
@@ -220,7 +220,7 @@ async def test_a_long_handshake_gives_way(monkeypatch):
     async with running(max_connections=2) as rig, zmtp_peer(rig.door.address) as resting:
         await resting.greet()
         async with zmtp_peer(rig.door.address) as mute:
-            await soon(lambda: rig.door._server.connection_count == 2)
+            await soon(lambda: rig.door.connection_count == 2)
             async with zmtp_peer(rig.door.address) as early:
                 assert await early.is_closed()
             assert rig.refused == {'max_connections': 1}
