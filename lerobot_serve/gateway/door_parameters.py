@@ -20,7 +20,7 @@ class DoorEntry:
     """
     A row of the table.
 
-    module    has the class `endpoint`, a Door
+    module    has the class `endpoint`
     port      default
     protocol  for people
     packages  import name -> pip requirement of the libraries that only this door needs

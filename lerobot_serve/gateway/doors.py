@@ -9,8 +9,8 @@ it raises UserError.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
-from typing import Protocol
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
@@ -18,21 +18,28 @@ from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.door_parameters import DoorEntry, DOORS, EndpointSettings
 
 
-class Door(Protocol):
+class Endpoint:
     """A server of one protocol. The event loop calls."""
+
+    def __init__(self, gateway: Gateway, exposure: Exposure, settings: EndpointSettings) -> None:
+        self._gateway, self._exposure, self._settings = gateway, exposure, settings
+        self._on_refused = partial(gateway.on_refused, exposure.door)
 
     @property
     def address(self) -> str:
         """Where callers reach it once it has started, such as http://127.0.0.1:8700."""
+        raise NotImplementedError
 
     async def start(self) -> None:
         """Listen. Raises UserError for an address that cannot be used."""
+        raise NotImplementedError
 
     async def stop(self) -> None:
         """Send the last replies, end the connections, listen no more. May be called twice."""
+        raise NotImplementedError
 
 
-MakeDoor = Callable[[Gateway, Exposure, EndpointSettings], Door]
+MakeDoor = Callable[[Gateway, Exposure, EndpointSettings], Endpoint]
 
 
 def load_door(name: str, table: Mapping[str, DoorEntry] = DOORS) -> MakeDoor:

@@ -16,6 +16,7 @@ from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.core import Gateway, GIVES_WAY_S
 from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.doors import Endpoint
 from lerobot_serve.gateway.groot.connection import ConnectionEnded, Message, ZmtpConnection
 from lerobot_serve.gateway.groot.zmtp import ZmtpError
 from lerobot_serve.gateway.listener import Listener
@@ -50,15 +51,14 @@ class Peer:
         return self.since_s is not None and self.since_s <= now_s - limit_s
 
 
-class ZmtpServer:
+class ZmtpServer(Endpoint):
     """Listens at the address of an exposure, from `start` to `stop`."""
 
     def __init__(self, gateway: Gateway, exposure: Exposure, settings: EndpointSettings) -> None:
         if exposure.host == 'localhost':
             # ZeroMQ takes addresses only; a name may have two, and the port 0 two ports
             exposure = replace(exposure, host='127.0.0.1')
-        self._gateway, self._exposure, self._settings = gateway, exposure, settings
-        self._on_refused = partial(gateway.on_refused, exposure.door)
+        super().__init__(gateway, exposure, settings)
         self._peers: dict[Peer, asyncio.Task[None]] = {}
         self._listener = Listener(
             exposure,

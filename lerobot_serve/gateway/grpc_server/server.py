@@ -14,6 +14,8 @@ import grpc
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.doors import Endpoint
 from lerobot_serve.gateway.grpc_server.bounded import BoundedHandlers
 from lerobot_serve.gateway.grpc_server.calls import Calls, CallSettings
 from lerobot_serve.gateway.grpc_server.contexts import Context
@@ -39,18 +41,18 @@ OPTIONS = (
 )
 
 
-class GrpcServer:
+class GrpcServer(Endpoint):
     """Listens at the address of an exposure."""
 
     def __init__(
         self,
         gateway: Gateway,
         exposure: Exposure,
+        settings: EndpointSettings,
         service: str,
         methods: Mapping[str, grpc.RpcMethodHandler],
         *,
         calls_per_caller: int,
-        max_connections: int,
         message_bytes: int = MESSAGE_BYTES,
         open_handlers: Sequence[grpc.GenericRpcHandler] = (),
     ) -> None:
@@ -58,13 +60,17 @@ class GrpcServer:
         `open_handlers` need no token; their calls take none of the places of callers. A method
         raises PredictionError to end its call.
         """
-        self._gateway, self._exposure = gateway, exposure
-        calls = door_calls(gateway, exposure.door, calls_per_caller)
-        own, others = grpc.method_handlers_generic_handler(service, methods), open_calls(calls)
+        super().__init__(gateway, exposure, settings)
+        idle_s = gateway.settings.idle_timeout_s
+        max_calls = calls_per_caller * gateway.settings.max_callers + FURTHER_CALLS
+        calls = Calls(CallSettings(max_calls, idle_s), self._note_call)
+        # the call that rests longest gives way at once: one that watches keeps no probe out
+        others = Calls(CallSettings(OPEN_CALLS, idle_s, gives_way_s=0.0), self._note_call)
+        own = grpc.method_handlers_generic_handler(service, methods)
         self._handlers = [BoundedHandlers(own, calls, exposure, self._note_error)]
         self._handlers += [BoundedHandlers(each, others) for each in open_handlers]
-        self._max_calls = calls.settings.max_calls + OPEN_CALLS
-        self._message_bytes, self._max_connections = message_bytes, max_connections
+        self._max_calls = max_calls + OPEN_CALLS
+        self._message_bytes = message_bytes
         self._server: grpc.aio.Server | None = None
         self._port = exposure.port
 
@@ -73,10 +79,17 @@ class GrpcServer:
         """Host and port, as the server_address of a client."""
         return f'{self._exposure.shown_host}:{self._port}'
 
+    def _note_call(self, reason: str, who: str, text: str) -> None:
+        # a client that rests does nothing wrong: it gets a sentence, and opens its stream again
+        if reason == 'idle':
+            self._on_refused(reason)
+        else:
+            self._gateway.log_refused(self._exposure.door, reason, who, text)
+
     def _note_error(self, context: Context, error: PredictionError) -> None:
         """Count a call that ends with an error; the gateway counts all others."""
         if error.status is Status.INVALID:
-            self._gateway.on_refused(self._exposure.door, error.status)
+            self._on_refused(error.status)
 
     async def start(self) -> None:
         """Listen. Raises UserError for an address that cannot be used."""
@@ -84,7 +97,7 @@ class GrpcServer:
             ('grpc.max_receive_message_length', self._message_bytes),
             # of one connection: a client waits with more, and none is refused uncounted
             ('grpc.max_concurrent_streams', self._max_calls),
-            ('grpc.max_allowed_incoming_connections', self._max_connections),
+            ('grpc.max_allowed_incoming_connections', self._settings.max_connections),
             ('grpc.server_handshake_timeout_ms', HANDSHAKE_MS),
         )
         server = grpc.aio.server(options=(*OPTIONS, *bounds))
@@ -112,28 +125,3 @@ class GrpcServer:
         server, self._server = self._server, None
         if server:
             await server.stop(STOP_GRACE_S)
-
-
-def door_calls(gateway: Gateway, door: str, calls_per_caller: int) -> Calls:
-    """Return the bounds of a door, by those of the gateway."""
-    settings = gateway.settings
-    max_calls = calls_per_caller * settings.max_callers + FURTHER_CALLS
-
-    def note(reason: str, who: str, text: str) -> None:
-        # a client that rests does nothing wrong: it gets a sentence, and opens its stream again
-        if reason == 'idle':
-            gateway.on_refused(door, reason)
-        else:
-            gateway.log_refused(door, reason, who, text)
-
-    return Calls(CallSettings(max_calls, settings.idle_timeout_s), note)
-
-
-def open_calls(calls: Calls) -> Calls:
-    """
-    Return the bounds of methods that need no token. The call that rests longest gives way at
-    once: one that watches keeps no probe out.
-    """
-    idle_timeout_s = calls.settings.idle_timeout_s
-    settings = CallSettings(OPEN_CALLS, idle_timeout_s, gives_way_s=0.0)
-    return Calls(settings, calls.on_refused)

@@ -52,9 +52,8 @@ class HttpDoor(WebEndpoint):
         application = web.Application(
             client_max_size=settings.max_message_bytes, middlewares=[self._guard()]
         )
-        super().__init__(gateway, exposure, application, settings.max_connections)
-        self._settings, self._mapping = settings, read_mapping(settings.mapping)
-        self._warned = Once()
+        super().__init__(gateway, exposure, settings, application)
+        self._mapping, self._warned = read_mapping(settings.mapping), Once()
         self._decoder = ThreadPoolExecutor(1, 'http_decoder')
         self._description = document(lerobot_serve.__version__, needs_token=exposure.needs_token)
         application.on_response_prepare.append(bound_unread_bytes)

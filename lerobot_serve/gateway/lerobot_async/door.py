@@ -62,7 +62,7 @@ LOGGED = {Status.INVALID, Status.OVERLOADED, Status.QUOTA, Status.UNAVAILABLE}
 
 
 class LeRobotDoor(GrpcServer):
-    """A Door. See the module."""
+    """See the module."""
 
     def __init__(
         self,
@@ -73,8 +73,7 @@ class LeRobotDoor(GrpcServer):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raise UserError for a mapping that cannot be read."""
-        self._settings, self._clock = settings, clock
-        self._mapping = read_mapping(settings.mapping)
+        self._clock, self._mapping = clock, read_mapping(settings.mapping)
         self.clients = Clients(gateway.settings.max_callers, clock=clock)
         self._limits = Limits(pickle_bytes=settings.max_message_bytes)
         self._leaving: set[asyncio.Task[None]] = set()
@@ -86,12 +85,7 @@ class LeRobotDoor(GrpcServer):
             'GetActions': unary(self.get_actions),
         }
         super().__init__(
-            gateway,
-            exposure,
-            SERVICE,
-            methods,
-            calls_per_caller=CALLS_PER_CLIENT,
-            max_connections=settings.max_connections,
+            gateway, exposure, settings, SERVICE, methods, calls_per_caller=CALLS_PER_CLIENT
         )
 
     def _note_error(self, context: Context, error: PredictionError) -> None:
@@ -142,7 +136,7 @@ class LeRobotDoor(GrpcServer):
             finally:
                 client.is_receiving = False
         if dropped:
-            self._gateway.on_refused(self._exposure.door, dropped)
+            self._on_refused(dropped)
         return EMPTY
 
     async def _read(self, pieces: AsyncIterator[bytes]) -> TimedObservation:

@@ -50,8 +50,8 @@ class OpenpiDoor(WebEndpoint):
     ) -> None:
         """Raise UserError for a mapping file that cannot be used."""
         application = web.Application(middlewares=[self._bounded()])
-        super().__init__(gateway, exposure, application, settings.max_connections)
-        self._settings, self._clock, self._logged = settings, clock, Once()
+        super().__init__(gateway, exposure, settings, application)
+        self._clock, self._logged = clock, Once()
         self._mapping = read_observation_mapping(settings.mapping)
         self._open: set[Connection] = set()
         application.router.add_get('/healthz', self._health)

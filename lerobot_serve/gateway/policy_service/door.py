@@ -117,14 +117,9 @@ class Health:
 
 
 class PolicyServiceDoor(GrpcServer):
-    """A Door. See the module."""
+    """See the module."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        exposure: Exposure,
-        settings: EndpointSettings,
-    ) -> None:
+    def __init__(self, gateway: Gateway, exposure: Exposure, settings: EndpointSettings) -> None:
         """
         gRPC refuses an observation above `max_message_mb` by its length. Raises UserError for a
         mapping that cannot be read.
@@ -146,10 +141,10 @@ class PolicyServiceDoor(GrpcServer):
         super().__init__(
             gateway,
             exposure,
+            settings,
             SERVICE,
             methods,
             calls_per_caller=CALLS_PER_CALLER,
-            max_connections=settings.max_connections,
             message_bytes=settings.max_message_bytes,
             open_handlers=others.found,
         )
@@ -223,9 +218,9 @@ class PolicyServiceDoor(GrpcServer):
                 await context.write(reply)
                 return True
         except TimeoutError:
-            self._gateway.on_refused(self._exposure.door, 'stopped_reading')
+            self._on_refused('stopped_reading')
         except grpc.aio.InternalError:  # type: ignore[attr-defined]  # the stubs lack it
-            self._gateway.on_refused(self._exposure.door, 'reply_unsent')
+            self._on_refused('reply_unsent')
         return False
 
     async def _reply(self, stream: Stream, message: bytes, context: Context) -> bytes:

@@ -28,6 +28,8 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.doors import Endpoint
 from lerobot_serve.gateway.listener import Listener
 
 BASE_HEADERS = {
@@ -58,19 +60,19 @@ class Refused(Exception):
         self.status, self.reason, self.text = status, reason, text
 
 
-class WebEndpoint:
+class WebEndpoint(Endpoint):
     """Serves one aiohttp application, from `start` to `stop`."""
 
     def __init__(
         self,
         gateway: Gateway,
         exposure: Exposure,
+        settings: EndpointSettings,
         application: web.Application,
-        max_connections: int,
     ) -> None:
-        self._gateway, self._exposure = gateway, exposure
-        self._on_refused = partial(gateway.on_refused, exposure.door)
-        self._connections = Connections(max_connections, self._on_refused)
+        super().__init__(gateway, exposure, settings)
+        limit = settings.max_connections
+        self._connections = Connections(limit, self._on_refused)
         self._wrong_tokens = WrongTokens()
         application.middlewares.insert(0, self._connections.middleware())
         application.on_response_prepare.append(self._add_headers)
@@ -87,7 +89,7 @@ class WebEndpoint:
         )
         self._watching: list[asyncio.Task[None]] = []
         # not a site of aiohttp, which waits 60 s for each TLS handshake and counts none
-        self._listener = Listener(exposure, self._connections.note_closed, limit=max_connections)
+        self._listener = Listener(exposure, self._connections.note_closed, limit=limit)
 
     @property
     def address(self) -> str:

@@ -25,7 +25,7 @@ from lerobot_serve.gateway.callers.predictions import (
 )
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.door_parameters import EndpointSettings
-from lerobot_serve.gateway.doors import Door
+from lerobot_serve.gateway.doors import Endpoint
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeSession, FakeUpstream
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.upstream import UpstreamSession
@@ -97,7 +97,7 @@ class GatewayRig:
 class DoorRig(GatewayRig):
     """A gateway with one door, from `start` to the end of `running`."""
 
-    door: Door
+    door: Endpoint
 
     @property
     def refused(self) -> dict[str, int]:

@@ -156,7 +156,7 @@ async def test_the_bounds_are_parameters_of_the_door():
     rig = GatewayRig()
     given = EndpointSettings(max_message_mb=5, max_connections=7)
     server = PolicyServiceDoor(rig.gateway, EXPOSURE, given)
-    assert (server._message_bytes, server._max_connections) == (5_000_000, 7)
+    assert (server._message_bytes, server._settings.max_connections) == (5_000_000, 7)
 
 
 async def test_the_deadline_of_a_call_is_the_timeout_of_its_request():
