@@ -10,8 +10,9 @@ order, for their state and their actions, and those of the state are sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -34,18 +35,47 @@ DEFAULT_HZ = 30.0
 CHECKPOINT_FOLDER = 'pretrained_model'
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Agreement:
-    """How the observations of one client become requests, and predictions its chunks."""
+    """
+    How the observations of one client become requests, and predictions its chunks. Raises
+    PredictionError where the policy does not fit what the client asked for.
+    """
 
+    asked: RemotePolicyConfig
     contract: PolicyContract
     mapping: NameMapping
     is_order_confirmed: bool
-    state_names: tuple[str, ...]
-    cameras: tuple[str, ...]
-    # columns of the policy, in the order of the client; None: as they are
-    columns: tuple[int, ...] | None
-    actions_per_chunk: int
+
+    def __post_init__(self) -> None:
+        check_inputs(self.state_names, self.cameras, self.contract, self.mapping)
+        _ = self.columns
+
+    @cached_property
+    def state_names(self) -> tuple[str, ...]:
+        return self.asked.features.get(STATE, ())
+
+    @cached_property
+    def cameras(self) -> tuple[str, ...]:
+        names = self.asked.features
+        return tuple(n.removeprefix(CAMERA_PREFIX) for n in names if n.startswith(CAMERA_PREFIX))
+
+    @cached_property
+    def columns(self) -> list[int] | None:
+        """Columns of the policy, in the order of the client; None: as they are."""
+        names, mapping = self.state_names, self.mapping
+        ours = tuple(mapping.actions) or self.contract.action_names
+        if names != ours and not self.is_order_confirmed:
+            raise invalid(
+                'LeRobot sends no names of actions, so the columns of a chunk are those of the '
+                f'state ({", ".join(names)}), and the policy has the actions {", ".join(ours)}; '
+                "if the robot's action_features are in the order of the policy, set "
+                'lerobot.action_order_confirmed, or name the actions in lerobot.mapping'
+            )
+        if not mapping.actions:
+            return None
+        columns = mapping.action_columns(self.contract)
+        return [column for each in columns.values() for column in each]
 
     @property
     def step_s(self) -> float:
@@ -69,8 +99,8 @@ class Agreement:
 
     def rows(self, prediction: Prediction) -> Float32Array:
         """Return the actions for the client."""
-        rows = prediction.actions[: self.actions_per_chunk]
-        return rows if self.columns is None else rows[:, list(self.columns)]
+        rows = prediction.actions[: self.asked.actions_per_chunk]
+        return rows if self.columns is None else rows[:, self.columns]
 
 
 def agree(
@@ -84,43 +114,15 @@ def agree(
     if asked.rename_map:
         raise invalid('rename_map is not supported; name the cameras in lerobot.mapping')
     check_chunk(asked.actions_per_chunk, contract.chunk_steps)
-    return agreed(asked, contract, mapping, settings.action_order_confirmed)
+    return Agreement(asked, contract, mapping, settings.action_order_confirmed)
 
 
-def agree_again(
-    asked: RemotePolicyConfig, contract: PolicyContract, before: Agreement
-) -> Agreement:
+def agree_again(contract: PolicyContract, before: Agreement) -> Agreement:
     """Return the agreement once the operator serves another policy, by whatever name."""
-    agreement = agreed(asked, contract, before.mapping, before.is_order_confirmed)
+    agreement = replace(before, contract=contract)
     # a confirmed order is that of the policy before
     before.mapping.check_change(before.contract, contract)
     return agreement
-
-
-def agreed(
-    asked: RemotePolicyConfig,
-    contract: PolicyContract,
-    mapping: NameMapping,
-    is_order_confirmed: bool,
-) -> Agreement:
-    names = asked.features.get(STATE, ())
-    cameras = tuple(camera_names(asked.features))
-    check_inputs(names, cameras, contract, mapping)
-    return Agreement(
-        contract=contract,
-        mapping=mapping,
-        is_order_confirmed=is_order_confirmed,
-        state_names=names,
-        cameras=cameras,
-        columns=action_columns(names, contract, mapping, is_order_confirmed),
-        actions_per_chunk=asked.actions_per_chunk,
-    )
-
-
-def camera_names(features: Mapping[str, object]) -> Iterator[str]:
-    for name in features:
-        if name.startswith(CAMERA_PREFIX):
-            yield name.removeprefix(CAMERA_PREFIX)
 
 
 def check_policy(asked: str, contract: PolicyContract, policy_names: Iterable[str]) -> None:
@@ -173,27 +175,6 @@ def check_inputs(
     if not mapping.state:
         mapping.state_vector(dict.fromkeys(names, 0.0), contract)
     mapping.images({name: np.zeros((1, 1, 3), np.uint8) for name in cameras}, contract)
-
-
-def action_columns(
-    names: tuple[str, ...],
-    contract: PolicyContract,
-    mapping: NameMapping,
-    is_order_confirmed: bool,
-) -> tuple[int, ...] | None:
-    """Return the columns of the policy in the order of the client."""
-    ours = tuple(mapping.actions) or contract.action_names
-    if names != ours and not is_order_confirmed:
-        raise invalid(
-            'LeRobot sends no names of actions, so the columns of a chunk are those of the state '
-            f'({", ".join(names)}), and the policy has the actions {", ".join(ours)}; if the '
-            "robot's action_features are in the order of the policy, set "
-            'lerobot.action_order_confirmed, or name the actions in lerobot.mapping'
-        )
-    if not mapping.actions:
-        return None
-    columns = mapping.action_columns(contract)
-    return tuple(column for each in columns.values() for column in each)
 
 
 def as_image(name: str, value: object) -> Uint8Array:

@@ -27,7 +27,6 @@ from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.lerobot_async.agreement import agree_again, Agreement
 from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.peer_formats.safe_pickle import (
-    RemotePolicyConfig,
     TimedObservation,
     write_actions,
 )
@@ -111,12 +110,11 @@ class RobotClient:
     def __init__(
         self,
         caller: Caller,
-        asked: RemotePolicyConfig,
         agreement: Agreement,
         *,
         clock: Callable[[], float],
     ) -> None:
-        self.caller, self.asked, self.agreement = caller, asked, agreement
+        self.caller, self.agreement = caller, agreement
         self.observations = Observations(clock)
         self.is_receiving = False
         # calls that run, and when the last one began or ended
@@ -163,7 +161,7 @@ class RobotClient:
     def _check_contract(self, contract: PolicyContract) -> None:
         """Agree again once another policy is served. Raises PredictionError."""
         if contract != self.agreement.contract:
-            self.agreement = agree_again(self.asked, contract, self.agreement)
+            self.agreement = agree_again(contract, self.agreement)
 
 
 class Clients:

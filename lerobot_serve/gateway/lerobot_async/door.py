@@ -114,10 +114,10 @@ class LeRobotDoor(GrpcServer):
             asked = read_policy_config(read_data(message))
         contract = await self._gateway.describe()
         agreement = agree(asked, contract, self._settings, self._mapping)
-        self.clients.add(RobotClient(caller, asked, agreement, clock=self._clock))
+        self.clients.add(RobotClient(caller, agreement, clock=self._clock))
         self._gateway.log.info(
             f'{caller.client_id}: robot client with {", ".join(agreement.state_names)} gets '
-            f'{agreement.actions_per_chunk} actions per chunk of '
+            f'{asked.actions_per_chunk} actions per chunk of '
             f'{agreement.contract.policy}; policy_type and policy_device of the client have no '
             f'effect; {NO_CAGE}'
         )
