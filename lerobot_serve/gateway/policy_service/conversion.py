@@ -42,6 +42,8 @@ SHORTEST_S = 0.001
 PIXELS_LIMIT = 16_777_216
 # more of them take longer than a few milliseconds to decode
 INLINE_PIXELS = 1 << 18
+# of a Policy and of a contract
+SAME_FIELDS = {*Policy.DESCRIPTOR.fields_by_name} & {*PolicyContract.__slots__} - {'cameras'}
 
 
 def read_observation(data: bytes) -> Any:
@@ -154,22 +156,12 @@ def policy_of(contract: PolicyContract, client_id: str = '') -> Any:
     """Return the Policy of a contract; `client_id` is the name of an open session."""
     return Policy(
         id=contract.policy,
-        fingerprint=contract.fingerprint,
-        policy_type=contract.policy_type,
-        state_names=contract.state_names,
-        action_names=contract.action_names,
         cameras=[
             Camera(name=name, height=height, width=width, channels=channels)
             for name, (height, width, channels) in contract.cameras.items()
         ],
-        chunk_steps=contract.chunk_steps,
-        control_hz=contract.control_hz,
-        observation_steps=contract.observation_steps,
-        default_task=contract.default_task,
-        task_pinned=contract.task_pinned,
-        text=contract.text,
         client_id=client_id,
-        warnings=contract.warnings,
+        **{name: getattr(contract, name) for name in SAME_FIELDS},
     )
 
 
