@@ -50,7 +50,7 @@ setup(
     version='0.2.0',
     packages=find_packages(include=['lerobot_serve', 'lerobot_serve.*']),
     package_data={
-        NAME: ['py.typed', 'gateway/policy_service/*.proto', 'tools/dashboard/page/*'],
+        NAME: ['py.typed', 'contract/services/*.proto', 'tools/dashboard/page/*'],
     },
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),

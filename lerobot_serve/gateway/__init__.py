@@ -7,7 +7,7 @@ Turns clients of other protocols into sessions of a policy router, or of one pol
     fake_upstream.py   an Upstream without a router, for tests of doors and of users
     core.py            Gateway: admission, sessions of callers
     counters.py        what is counted, and the metrics of it
-    access.py          listen address and access control of an endpoint
+    access.py          listen address and access control of an endpoint; listener.py its socket
     door_parameters.py the table of doors, one package for each protocol; doors.py loads them
     router/            the Upstream of a router: sessions, numbers, losses
     ros/               its links over ROS 2 and Zenoh

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 import ssl
-from typing import Any
 
 from lerobot_serve.access.addresses import is_loopback_address
 from lerobot_serve.access.token_file import open_tokens, Tokens
 from lerobot_serve.errors import UserError
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 
 WHOSE = 'callers of the gateway'
 
@@ -52,6 +51,18 @@ class Exposure:
         return self.tokens is None or bool(self.tokens.name_of(token))
 
     @property
+    def shown_host(self) -> str:
+        """The host as it stands before a port."""
+        return f'[{self.host}]' if ':' in self.host else self.host
+
+    def cannot_listen(self, reason: str) -> UserError:
+        """Return the error of an address that cannot be used."""
+        return UserError(
+            f'the door {self.door} cannot listen on {self.host} port {self.port}: {reason}; set '
+            f'{self.door}.port or {self.door}.host'
+        )
+
+    @property
     def warning(self) -> str:
         """What the operator of the door must know; empty for nothing."""
         if self.is_loopback:
@@ -70,29 +81,27 @@ class Exposure:
         return ''
 
 
-def open_exposure(door: str, settings: Mapping[str, Any]) -> Exposure:
+def open_exposure(door: str, settings: EndpointSettings) -> Exposure:
     """
     Return the exposure of a door from its parameters. Raises UserError, also for an address that
     others reach while no tokens are set.
     """
-    host, tokens = str(settings['host']), None
-    if settings['tokens_file']:
-        tokens = open_tokens(Path(settings['tokens_file']).expanduser(), WHOSE)
-    elif not (is_loopback_address(host) or settings['allow_anyone']):
+    host, tokens = settings.host, None
+    if settings.tokens_file:
+        tokens = open_tokens(Path(settings.tokens_file).expanduser(), WHOSE)
+    elif not (is_loopback_address(host) or settings.allow_anyone):
         raise UserError(
             f'{door}.host is {host}, which other machines reach, and {door}.tokens_file is empty; '
             f'set {door}.tokens_file, or {door}.host to 127.0.0.1, or {door}.allow_anyone to true '
             'on a network that you trust'
         )
     certificate, key, tls = _read_tls(door, settings)
-    return Exposure(door, host, int(settings['port']), tokens, certificate, key, tls)
+    return Exposure(door, host, settings.port, tokens, certificate, key, tls)
 
 
-def _read_tls(
-    door: str, settings: Mapping[str, Any]
-) -> tuple[bytes, bytes, ssl.SSLContext | None]:
+def _read_tls(door: str, settings: EndpointSettings) -> tuple[bytes, bytes, ssl.SSLContext | None]:
     """Return certificate, key and context. Raises UserError."""
-    names = settings['certificate_file'], settings['key_file']
+    names = settings.certificate_file, settings.key_file
     if not any(names):
         return b'', b'', None
     if not all(names):

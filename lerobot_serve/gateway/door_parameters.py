@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self, TypeVar
+from typing import TypeVar
 
 from lerobot_serve.parameters import parameter
 from lerobot_serve.requirements import REQUIREMENTS
@@ -20,13 +20,14 @@ class DoorEntry:
     """
     A row of the table.
 
-    module    has make_door
+    module    has the class `endpoint`
     port      default
     protocol  for people
     packages  import name -> pip requirement of the libraries that only this door needs
     """
 
     module: str
+    endpoint: str
     port: int
     protocol: str
     packages: Mapping[str, str]
@@ -37,27 +38,33 @@ def _pinned(*packages: str) -> Mapping[str, str]:
 
 
 DOORS = {
-    'http': DoorEntry('lerobot_serve.gateway.http.door', 8700, 'HTTP /act', _pinned('aiohttp')),
+    'http': DoorEntry(
+        'lerobot_serve.gateway.http.door', 'HttpDoor', 8700, 'HTTP /act', _pinned('aiohttp')
+    ),
     'openpi': DoorEntry(
         'lerobot_serve.gateway.openpi.door',
+        'OpenpiDoor',
         8701,
         'openpi websocket',
         _pinned('aiohttp', 'msgpack'),
     ),
     'lerobot': DoorEntry(
         'lerobot_serve.gateway.lerobot_async.door',
+        'LeRobotDoor',
         8702,
         'LeRobot AsyncInference (gRPC)',
         _pinned('grpc'),
     ),
     'policy_service': DoorEntry(
         'lerobot_serve.gateway.policy_service.door',
+        'PolicyServiceDoor',
         8703,
         'PolicyService (gRPC)',
         _pinned('grpc', 'google', 'grpc_health', 'grpc_reflection'),
     ),
     'groot': DoorEntry(
         'lerobot_serve.gateway.groot.door',
+        'GrootDoor',
         8704,
         'GR00T (ZeroMQ)',
         _pinned('msgpack'),
@@ -152,11 +159,6 @@ class EndpointSettings:
     @property
     def max_message_bytes(self) -> int:
         return int(self.max_message_mb * MEGABYTE)
-
-    @classmethod
-    def from_parameters(cls, given: Mapping[str, Any]) -> Self:
-        """Return the settings; what is not given has its default."""
-        return cls(**{f.name: given[f.name] for f in fields(cls) if f.name in given})
 
 
 # those that not every door has

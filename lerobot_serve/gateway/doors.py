@@ -2,49 +2,56 @@
 """
 Doors: one package for each protocol, imported only when its door is asked for.
 
-Each package has a module with `make_door(gateway, exposure, settings) -> Door`, where `settings`
-are the parameters of this door by their names without the prefix. It raises UserError.
+Each package has a class that is made with the gateway, an exposure and the settings of this door;
+it raises UserError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
-from typing import Any, Protocol
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.door_parameters import DoorEntry, DOORS
+from lerobot_serve.gateway.door_parameters import DoorEntry, DOORS, EndpointSettings
 
 
-class Door(Protocol):
+class Endpoint:
     """A server of one protocol. The event loop calls."""
+
+    def __init__(self, gateway: Gateway, exposure: Exposure, settings: EndpointSettings) -> None:
+        self._gateway, self._exposure, self._settings = gateway, exposure, settings
+        self._on_refused = partial(gateway.on_refused, exposure.door)
 
     @property
     def address(self) -> str:
         """Where callers reach it once it has started, such as http://127.0.0.1:8700."""
+        raise NotImplementedError
 
     async def start(self) -> None:
         """Listen. Raises UserError for an address that cannot be used."""
+        raise NotImplementedError
 
     async def stop(self) -> None:
         """Send the last replies, end the connections, listen no more. May be called twice."""
+        raise NotImplementedError
 
 
-MakeDoor = Callable[[Gateway, Exposure, Mapping[str, Any]], Door]
+MakeDoor = Callable[[Gateway, Exposure, EndpointSettings], Endpoint]
 
 
 def load_door(name: str, table: Mapping[str, DoorEntry] = DOORS) -> MakeDoor:
     """
-    Return `make_door` of a door. Raises UserError for an unknown door and for one whose library
+    Return the class of a door. Raises UserError for an unknown door and for one whose library
     is missing.
     """
     if name not in table:
         raise UserError(f'{name!r} is not a door; there are {", ".join(table)}')
     entry = table[name]
     try:
-        found: MakeDoor = import_module(entry.module).make_door
+        found: MakeDoor = getattr(import_module(entry.module), entry.endpoint)
     except ModuleNotFoundError as error:
         raise UserError(_missing(name, entry, error)) from None
     return found

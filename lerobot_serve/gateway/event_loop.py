@@ -19,7 +19,7 @@ from typing import Any
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.doors import Door
+from lerobot_serve.gateway.doors import Endpoint
 
 IDLE_CHECK_S = 1.0
 # of a door that hangs
@@ -36,7 +36,7 @@ class Running:
     """What runs in the loop."""
 
     gateway: Gateway
-    doors: Sequence[Door]
+    doors: Sequence[Endpoint]
 
 
 class GatewayLoop:

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from lerobot_serve.contract.names import is_over_zenoh, is_topic, node_name
-from lerobot_serve.gateway.door_parameters import DOORS, with_parameters_of_doors
+from lerobot_serve.gateway.door_parameters import (
+    DOORS,
+    EndpointSettings,
+    with_parameters_of_doors,
+)
 from lerobot_serve.local import local_parameters as local
 from lerobot_serve.parameters import (
     closest_name,
@@ -141,10 +144,11 @@ def door_of(spec: ParameterSpec) -> str:
     return name if dot else ''
 
 
-def door_settings(parameters: GatewayParameters, name: str) -> dict[str, Any]:
+def door_settings(parameters: GatewayParameters, name: str) -> EndpointSettings:
     """Return the parameters of a door by their names without the prefix."""
-    return {
+    given = {
         spec.name.partition('.')[2]: getattr(parameters, spec.field)
         for spec in parameter_specs(GatewayParameters)
         if door_of(spec) == name
     }
+    return EndpointSettings(**given)

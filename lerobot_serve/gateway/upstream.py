@@ -10,6 +10,7 @@ from typing import Protocol
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import (
+    invalid,
     Prediction,
     PredictionError,
     PredictionRequest,
@@ -99,20 +100,16 @@ def check_same_names(mapped_for: PolicyContract, now: PolicyContract) -> None:
 def check_request(request: PredictionRequest, contract: PolicyContract) -> None:
     """Raise PredictionError for a request that does not fit the policy."""
     if request.state.size != len(contract.state_names):
-        raise PredictionError(
-            Status.INVALID,
+        raise invalid(
             f'state has {request.state.size} values, the policy takes '
             f'{len(contract.state_names)}: {", ".join(contract.state_names)}',
         )
     if request.images.keys() == contract.cameras.keys():
         return
     if missing := sorted(set(contract.cameras) - set(request.images)):
-        raise PredictionError(
-            Status.INVALID, f'the policy needs the cameras {", ".join(missing)}; send them too'
-        )
+        raise invalid(f'the policy needs the cameras {", ".join(missing)}; send them too')
     if extra := sorted(set(request.images) - set(contract.cameras)):
-        raise PredictionError(
-            Status.INVALID,
+        raise invalid(
             f'the policy has no cameras {", ".join(extra)}, only '
             f'{", ".join(contract.cameras) or "none"}; leave them out',
         )

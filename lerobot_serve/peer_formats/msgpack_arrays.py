@@ -15,9 +15,15 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from lerobot_serve.peer_formats.array_types import array_view, numeric_type, PeerFormatError, TYPES
+from lerobot_serve.peer_formats.array_types import (
+    array_view,
+    numeric_type,
+    PeerFormatError,
+    read_npy,
+    TYPES,
+    write_npy,
+)
 from lerobot_serve.peer_formats.msgpack_reader import read_message
-from lerobot_serve.peer_formats.npy import read_npy, write_npy
 
 _HEAD = re.compile(rb'\xc4\x0b__ndarray__\xc3\xc4\x04data([\xc4\xc5\xc6])')
 _TAIL = re.compile(rb'\xc4\x05dtype\xa3([|<>]..)\xc4\x05shape([\x90-\x96])')

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,14 @@ from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
 from lerobot_serve.contract.data_path.observation import Observation as WireObservation
 from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.limits import SCHEMA_VERSION
-from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Codec, Flag, Refusal, Status
 from lerobot_serve.contract.services.policy_service import (
-    Camera,
     ENUMS,
+    fields_of,
     Image,
     Observation,
-    Session,
-    Tag,
+    session_of,
 )
 from lerobot_serve.contract.services.session import SessionRefused
 
@@ -54,19 +54,7 @@ REFUSALS = {
 
 def session_message(request: OpenSessionRequest) -> bytes:
     """Return the first message of a stream."""
-    session = Session(
-        state_names=request.state_names,
-        action_names=request.action_names,
-        cameras=[
-            Camera(name=each.name, height=each.height, width=each.width, channels=each.channels)
-            for each in request.cameras
-        ],
-        fps=request.fps,
-        policy=request.policy,
-        task=request.task,
-        tags=[Tag(key=tag.key, value=tag.value) for tag in request.tags],
-    )
-    return bytes(Observation(session=session).SerializeToString())
+    return bytes(Observation(session=session_of(request)).SerializeToString())
 
 
 def observation_message(
@@ -132,22 +120,8 @@ def agreement_of(policy: Any, codec: int, warnings: tuple[str, ...]) -> GatewayA
 
 def info_of(policy: Any) -> PolicyInfo:
     """Return what a gateway says of the policy."""
-    return PolicyInfo(
-        policy=policy.fingerprint,
-        policy_type=policy.policy_type,
-        state_names=tuple(policy.state_names),
-        action_names=tuple(policy.action_names),
-        cameras=tuple(
-            CameraSpec(each.name, each.height, each.width, each.channels)
-            for each in policy.cameras
-        ),
-        chunk_steps=policy.chunk_steps,
-        control_hz=policy.control_hz,
-        observation_steps=policy.observation_steps,
-        default_task=policy.default_task,
-        task_pinned=policy.task_pinned,
-        server_text=policy.text,
-    )
+    told = fields_of(policy) | {'policy': policy.fingerprint, 'server_text': policy.text}
+    return PolicyInfo(**{each.name: told[each.name] for each in fields(PolicyInfo)})
 
 
 def chunk_of(action: Any, request: Envelope) -> Chunk:

@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The messages of gateway/policy_service/policy_service.proto, for the gateway and for its clients.
-Built from tables: an installation needs no protoc, and the pool is one of its own, in which no
-other rl.policy.v1 can clash. Needs protobuf, which not every installation has.
+The messages of policy_service.proto, for the gateway and for its clients. The file is read here:
+an installation needs no protoc, and the pool is one of its own, in which no other rl.policy.v1 can
+clash. Needs protobuf, which not every installation has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import resources
+import re
 from typing import Any
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
+from msgspec import to_builtins
+
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
+from lerobot_serve.contract.types import KeyValue
 
 PACKAGE = 'rl.policy.v1'
 SERVICE = f'{PACKAGE}.PolicyService'
-FILE = 'lerobot_serve/gateway/policy_service/policy_service.proto'
+FILE = 'lerobot_serve/contract/services/policy_service.proto'
+HEAD = f'syntax = "proto3"; package {PACKAGE};'
 SCALARS = {
     'float': Field.TYPE_FLOAT,
     'int64': Field.TYPE_INT64,
@@ -27,136 +34,67 @@ SCALARS = {
     'string': Field.TYPE_STRING,
     'bytes': Field.TYPE_BYTES,
 }
-ENUMS: Mapping[str, Mapping[str, int]] = {
-    'Encoding': {'RGB8': 0, 'JPEG': 1},
-    'Status': {
-        'OK': 0,
-        'INVALID': 1,
-        'TOO_LATE': 2,
-        'SUPERSEDED': 3,
-        'OVERLOADED': 4,
-        'UNAVAILABLE': 5,
-        'NOT_FINITE': 6,
-        'UNAUTHORIZED': 7,
-        'FAILED': 8,
-        'QUOTA': 9,
-    },
-}
-# message -> field -> (number, type); a type in brackets is repeated
-MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
-    'Observation': {
-        'episode_id': (1, 'string'),
-        'features': (2, '[float]'),
-        'step_index': (3, 'int64'),
-        'images': (5, '[Image]'),
-        'task': (6, 'string'),
-        'inference_delay_steps': (7, 'int32'),
-        'timeout_ms': (8, 'int32'),
-        'session': (9, 'Session'),
-    },
-    'Image': {
-        'name': (1, 'string'),
-        'data': (2, 'bytes'),
-        'height': (3, 'uint32'),
-        'width': (4, 'uint32'),
-        'encoding': (5, 'Encoding'),
-    },
-    'Action': {
-        'continuous_actions': (1, '[float]'),
-        'discrete_action': (2, 'int32'),
-        'value_estimate': (3, 'float'),
-        'model_version': (4, 'string'),
-        'step_index': (5, 'int64'),
-        'chunk': (6, '[float]'),
-        'chunk_steps': (7, 'int32'),
-        'slot': (8, 'string'),
-        'inference_ms': (9, 'float'),
-        'queue_wait_ms': (10, 'float'),
-        'policy_changed': (11, 'bool'),
-        'status': (12, 'Status'),
-        'text': (13, 'string'),
-        'processing_ms': (14, 'float'),
-        'superseded': (15, 'uint32'),
-        'refusal': (16, 'int32'),
-        'policy': (17, 'Policy'),
-        'retry_after_s': (18, 'float'),
-    },
-    'Session': {
-        'state_names': (1, '[string]'),
-        'action_names': (2, '[string]'),
-        'cameras': (3, '[Camera]'),
-        'fps': (4, 'float'),
-        'policy': (5, 'string'),
-        'task': (6, 'string'),
-        'tags': (7, '[Tag]'),
-    },
-    'Camera': {
-        'name': (1, 'string'),
-        'height': (2, 'uint32'),
-        'width': (3, 'uint32'),
-        'channels': (4, 'uint32'),
-    },
-    'Tag': {'key': (1, 'string'), 'value': (2, 'string')},
-    'DescribeRequest': {},
-    'Policy': {
-        'id': (1, 'string'),
-        'fingerprint': (2, 'string'),
-        'policy_type': (3, 'string'),
-        'state_names': (4, '[string]'),
-        'action_names': (5, '[string]'),
-        'cameras': (6, '[Camera]'),
-        'chunk_steps': (7, 'uint32'),
-        'control_hz': (8, 'float'),
-        'observation_steps': (9, 'uint32'),
-        'default_task': (10, 'string'),
-        'task_pinned': (11, 'bool'),
-        'text': (12, 'string'),
-        'client_id': (13, 'string'),
-        'warnings': (14, '[string]'),
-    },
-}
-RESERVED = {'Observation': 4}
-# method -> request, reply, and whether both are streams
-METHODS: Mapping[str, tuple[str, str, bool]] = {
-    'Predict': ('Observation', 'Action', False),
-    'PredictStream': ('Observation', 'Action', True),
-    'Describe': ('DescribeRequest', 'Policy', False),
-}
+BLOCK = re.compile(r'(message|enum|service) (\w+) \{(.*?)\}')
+FIELD = re.compile(r'(?:reserved (\d+)|(repeated )?(\w+) (\w+) = (\d+));')
+VALUE = re.compile(r'(\w+) = (\d+);')
+RPC = re.compile(r'rpc (\w+) \((stream )?(\w+)\) returns \((stream )?(\w+)\);')
+PARTS = {'message': FIELD, 'enum': VALUE, 'service': RPC}
 
 
-def described() -> FileDescriptorProto:
-    """Return what protoc makes of policy_service.proto."""
+def described(text: str) -> FileDescriptorProto:
+    """Return what protoc makes of such a file. Raises ValueError for what is not read here."""
+    text = ' '.join(re.sub('//.*', '', text).split())
     file = FileDescriptorProto(name=FILE, package=PACKAGE, syntax='proto3')
-    for name, fields in MESSAGES.items():
-        add_message(file.message_type.add(name=name), fields, RESERVED.get(name))
-    for name, values in ENUMS.items():
-        enum = file.enum_type.add(name=name)
-        for value, number in values.items():
-            enum.value.add(name=value, number=number)
-    service = file.service.add(name='PolicyService')
-    for method, (request, reply, is_stream) in METHODS.items():
-        types = {'input_type': f'.{PACKAGE}.{request}', 'output_type': f'.{PACKAGE}.{reply}'}
-        streams = {'client_streaming': True, 'server_streaming': True} if is_stream else {}
-        service.method.add(name=method, **types, **streams)
+    blocks = BLOCK.findall(text)
+    enums = [name for kind, name, _ in blocks if kind == 'enum']
+    for kind, name, body in blocks:
+        if kind == 'enum':
+            add_values(file.enum_type.add(name=name), body)
+        elif kind == 'message':
+            add_fields(file.message_type.add(name=name), body, enums)
+        else:
+            add_methods(file.service.add(name=name), body)
+    left = [BLOCK.sub('', text).removeprefix(HEAD)]
+    left += [PARTS[kind].sub('', body) for kind, _, body in blocks]
+    if rest := ' '.join(left).strip():
+        raise ValueError(f'{FILE} has {rest[:80]!r}, which is not read')
     return file
 
 
-def add_message(message: Any, fields: Mapping[str, tuple[int, str]], reserved: int | None) -> None:
-    for name, (number, kind) in fields.items():
-        of = kind.strip('[]')
-        label = Field.LABEL_REPEATED if kind.startswith('[') else Field.LABEL_OPTIONAL
-        field = message.field.add(name=name, number=number, label=label)
-        if of in SCALARS:
-            field.type = SCALARS[of]
+def add_values(enum: Any, body: str) -> None:
+    for name, number in VALUE.findall(body):
+        enum.value.add(name=name, number=int(number))
+
+
+def add_fields(message: Any, body: str, enums: list[str]) -> None:
+    for reserved, repeated, kind, name, number in FIELD.findall(body):
+        if reserved:
+            message.reserved_range.add(start=int(reserved), end=int(reserved) + 1)
+            continue
+        label = Field.LABEL_REPEATED if repeated else Field.LABEL_OPTIONAL
+        field = message.field.add(name=name, number=int(number), label=label)
+        if kind in SCALARS:
+            field.type = SCALARS[kind]
         else:
-            field.type = Field.TYPE_ENUM if of in ENUMS else Field.TYPE_MESSAGE
-            field.type_name = f'.{PACKAGE}.{of}'
-    if reserved:
-        message.reserved_range.add(start=reserved, end=reserved + 1)
+            field.type = Field.TYPE_ENUM if kind in enums else Field.TYPE_MESSAGE
+            field.type_name = f'.{PACKAGE}.{kind}'
 
 
+def add_methods(service: Any, body: str) -> None:
+    for name, taken, request, given, reply in RPC.findall(body):
+        types = {'input_type': f'.{PACKAGE}.{request}', 'output_type': f'.{PACKAGE}.{reply}'}
+        # unset, as protoc leaves it
+        streams = {'client_streaming': True} if taken else {}
+        streams |= {'server_streaming': True} if given else {}
+        service.method.add(name=name, **types, **streams)
+
+
+DESCRIBED = described((resources.files(__package__) / 'policy_service.proto').read_text('utf-8'))
 POOL = DescriptorPool()
-POOL.Add(described())
+POOL.Add(DESCRIBED)
+ENUMS: Mapping[str, Mapping[str, int]] = {
+    enum.name: {value.name: value.number for value in enum.value} for enum in DESCRIBED.enum_type
+}
 
 
 def message_class(name: str) -> Any:
@@ -166,3 +104,33 @@ def message_class(name: str) -> Any:
 Observation, Image, Action = (message_class(name) for name in ('Observation', 'Image', 'Action'))
 Session, Camera, Tag = (message_class(name) for name in ('Session', 'Camera', 'Tag'))
 DescribeRequest, Policy = (message_class(name) for name in ('DescribeRequest', 'Policy'))
+
+# message -> the record with the same fields
+RECORDS: Mapping[str, type[Any]] = {
+    'Session': OpenSessionRequest,
+    'Camera': CameraSpec,
+    'Tag': KeyValue,
+}
+
+
+def session_of(terms: OpenSessionRequest) -> Any:
+    """Return the Session of the terms of a client."""
+    fields = Session.DESCRIPTOR.fields_by_name
+    return Session(**{name: v for name, v in to_builtins(terms).items() if name in fields})
+
+
+def record_of(message: Any) -> Any:
+    """Return the record of a message; the server judges its values."""
+    return RECORDS[message.DESCRIPTOR.name](**fields_of(message))
+
+
+def fields_of(message: Any) -> dict[str, Any]:
+    """Return the values of a message by the names of its fields, in Python's own types."""
+    names = message.DESCRIPTOR.fields_by_name
+    return {name: _plain(getattr(message, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (str, int, float)):
+        return value
+    return tuple(each if isinstance(each, str) else record_of(each) for each in value)

@@ -30,7 +30,7 @@ from lerobot_serve.arrays import Float32Array, Uint8Array
 from lerobot_serve.errors import UserError
 from lerobot_serve.files.load import load_file, Record, Refused, rule
 from lerobot_serve.files.parsing import from_yaml
-from lerobot_serve.gateway.callers.predictions import as_state, PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import as_state, invalid, PredictionError
 from lerobot_serve.gateway.upstream import PolicyContract
 
 CAMERA_PREFIX = 'observation.images.'
@@ -56,7 +56,7 @@ class NameMapping:
         _check_known('actions', used, contract.action_names)
         if self.actions and sorted(used) != sorted(contract.action_names):
             left = sorted(set(contract.action_names) - set(used))
-            raise _invalid(
+            raise invalid(
                 f'the mapping names {len(used)} actions, the policy has '
                 f'{len(contract.action_names)}'
                 + (f'; missing: {", ".join(left)}' if left else ', each once')
@@ -77,11 +77,11 @@ class NameMapping:
         for theirs, image in found.items():
             ours = self._camera(theirs, contract)
             if ours in named:
-                raise _invalid(f'two cameras are {ours}; {REMEDY}')
+                raise invalid(f'two cameras are {ours}; {REMEDY}')
             if ours:
                 named[ours] = image
         if missing := sorted(set(contract.cameras) - set(named)):
-            raise _invalid(
+            raise invalid(
                 f'the policy needs the cameras {", ".join(missing)}, got '
                 f'{", ".join(found) or "none"}; send them, or {REMEDY}'
             )
@@ -93,7 +93,7 @@ class NameMapping:
         for ours in (theirs, CAMERA_PREFIX + theirs):
             if ours in contract.cameras:
                 return ours
-        raise _invalid(
+        raise invalid(
             f'the policy has no camera {theirs[:120]!r}, only '
             f'{", ".join(contract.cameras) or "none"}; send these names, or {REMEDY}'
         )
@@ -106,13 +106,13 @@ class NameMapping:
         """
         keys = self.state or contract.state_names
         if missing := [key for key in keys if key not in found]:
-            raise _invalid(
+            raise invalid(
                 f'the state lacks {", ".join(missing[:8])}, got '
                 f'{", ".join(list(found)[:32]) or "no numbers"}; '
                 f'send these names, or {REMEDY}'
             )
         if not self.state and (extra := [key for key in found if key not in keys]):
-            raise _invalid(
+            raise invalid(
                 f'the policy has no state {", ".join(extra[:8])}, only {", ".join(keys[:32])}; '
                 f'leave it out, or {REMEDY}'
             )
@@ -168,7 +168,7 @@ def flat_state(values: object, contract: PolicyContract) -> Float32Array:
     """Return values without names, in the order of the policy. Raises PredictionError."""
     state = as_state(values)
     if state.size != len(contract.state_names):
-        raise _invalid(
+        raise invalid(
             f'state has {state.size} values, the policy takes {len(contract.state_names)}: '
             f'{", ".join(contract.state_names[:64])}'
         )
@@ -190,19 +190,15 @@ def read_mapping_file(path: str, kind: type[T]) -> T:
 
 def _check_known(part: str, names: Any, known: Any) -> None:
     if unknown := sorted(set(names) - set(known)):
-        raise _invalid(
+        raise invalid(
             f'the mapping names the {part} {", ".join(unknown)}, the policy has '
             f'{", ".join(known) or "none"}; {REMEDY}'
         )
 
 
 def _reordered(part: str, before: tuple[str, ...], now: tuple[str, ...]) -> PredictionError:
-    return _invalid(
+    return invalid(
         f'the policy was replaced: its {part} were {", ".join(before[:64])} and are '
         f'{", ".join(now[:64])} now, which this client knows by their order alone; restart it to '
         f'read the new order, and {REMEDY}'
     )
-
-
-def _invalid(text: str) -> PredictionError:
-    return PredictionError(Status.INVALID, text)

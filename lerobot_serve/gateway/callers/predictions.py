@@ -47,6 +47,20 @@ class Status(StrEnum):
     QUOTA = 'quota'
 
 
+# by HTTP, and by gRPC
+CODES: Mapping[Status, tuple[int, str]] = {
+    Status.INVALID: (400, 'INVALID_ARGUMENT'),
+    Status.UNAUTHORIZED: (401, 'UNAUTHENTICATED'),
+    Status.SUPERSEDED: (409, 'ABORTED'),
+    Status.OVERLOADED: (429, 'RESOURCE_EXHAUSTED'),
+    Status.QUOTA: (429, 'RESOURCE_EXHAUSTED'),
+    Status.FAILED: (502, 'INTERNAL'),
+    Status.NOT_FINITE: (502, 'INTERNAL'),
+    Status.UNAVAILABLE: (503, 'UNAVAILABLE'),
+    Status.TOO_LATE: (504, 'DEADLINE_EXCEEDED'),
+}
+
+
 class PredictionError(Exception):
     """
     No prediction: `status` for programs; the text has what was given, what is allowed and what to
@@ -93,16 +107,16 @@ class PredictionRequest:
         _check_state(self.state)
         _check_images(self.images)
         if len(self.task.encode('utf-8', 'replace')) > TASK_LIMIT:
-            raise _invalid(f'task has {len(self.task)} characters, {TASK_LIMIT} bytes are allowed')
+            raise invalid(f'task has {len(self.task)} characters, {TASK_LIMIT} bytes are allowed')
         if not is_printable(self.episode_id, ID_LIMIT):
-            raise _invalid(
+            raise invalid(
                 f'episode_id must be printable text of at most {ID_LIMIT} bytes, got '
                 f'{self.episode_id[:80]!r}'
             )
         if not 0 <= self.timeout_s <= TIMEOUT_LIMIT_S:
-            raise _invalid(f'timeout_s must be in [0, {TIMEOUT_LIMIT_S:g}], got {self.timeout_s}')
+            raise invalid(f'timeout_s must be in [0, {TIMEOUT_LIMIT_S:g}], got {self.timeout_s}')
         if not 0 <= self.inference_delay_steps <= DELAY_STEPS_LIMIT:
-            raise _invalid(
+            raise invalid(
                 f'inference_delay_steps must be in [0, {DELAY_STEPS_LIMIT}], got '
                 f'{self.inference_delay_steps}'
             )
@@ -188,7 +202,7 @@ def as_state(values: object, name: str = 'state') -> Float32Array:
             _check_range(np.asarray(values, np.float64).reshape(-1), name)
         return state
     except (TypeError, ValueError, OverflowError):
-        raise _invalid(f'{name} must be numbers, got other values') from None
+        raise invalid(f'{name} must be numbers, got other values') from None
 
 
 def _check_range(values: NDArray[np.float64], name: str) -> None:
@@ -196,7 +210,7 @@ def _check_range(values: NDArray[np.float64], name: str) -> None:
     is_huge = np.isfinite(values) & (np.abs(values) > FLOAT32_MAX)
     if is_huge.any():
         at = int(np.argmax(is_huge))
-        raise _invalid(
+        raise invalid(
             f'{name}[{at}] is {values[at]:g}, at most {FLOAT32_MAX:.3g} in size is allowed; check '
             'the sensor behind it, and its unit'
         )
@@ -204,26 +218,26 @@ def _check_range(values: NDArray[np.float64], name: str) -> None:
 
 def _check_state(state: Float32Array) -> None:
     if not (isinstance(state, np.ndarray) and state.dtype == np.float32 and state.ndim == 1):
-        raise _invalid('state must be a vector of float32')
+        raise invalid('state must be a vector of float32')
     if state.size > STATE_LIMIT:
-        raise _invalid(f'state has {state.size} values, {STATE_LIMIT} are allowed')
+        raise invalid(f'state has {state.size} values, {STATE_LIMIT} are allowed')
     finite = np.isfinite(state)
     if not finite.all():
         at = int(np.argmin(finite))
-        raise _invalid(
+        raise invalid(
             f'state[{at}] is {state[at]}; send finite numbers, and check the sensor behind it'
         )
 
 
 def _check_images(images: Mapping[str, Uint8Array]) -> None:
     if len(images) > IMAGES_LIMIT:
-        raise _invalid(f'{len(images)} images, {IMAGES_LIMIT} are allowed')
+        raise invalid(f'{len(images)} images, {IMAGES_LIMIT} are allowed')
     for name, image in images.items():
         if not is_printable(name, ID_LIMIT):
-            raise _invalid(f'camera name {name[:80]!r} is not printable text')
+            raise invalid(f'camera name {name[:80]!r} is not printable text')
         if not _is_image(image):
             shape = getattr(image, 'shape', type(image).__name__)
-            raise _invalid(
+            raise invalid(
                 f'image {name!r} must be height x width x 3 of uint8 (RGB), at most '
                 f'{PIXELS_LIMIT} pixels, got {shape} of {getattr(image, "dtype", "no array")}'
             )
@@ -239,5 +253,6 @@ def _is_image(image: object) -> bool:
     )
 
 
-def _invalid(text: str) -> PredictionError:
+def invalid(text: str) -> PredictionError:
+    """Return the error of a request that cannot be read, or does not fit the policy."""
     return PredictionError(Status.INVALID, text)

@@ -15,28 +15,12 @@ from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.groot import zmtp
 from lerobot_serve.gateway.groot.zmtp import Flag, ZmtpError
 
-UNANSWERED_PINGS = 3
+# of pings on idle connections; three unanswered ones end one
+HEARTBEAT_INTERVAL_S, UNANSWERED_PINGS = 5.0, 3
 # a REQ socket sends an empty frame and the body
 MAX_PARTS = 8
 SHORT, LONG = struct.Struct('>B'), struct.Struct('>Q')
 END_LIMIT_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class GrootSettings(EndpointSettings):
-    """
-    Bounds and names of the door, from its parameters.
-
-    language_key           key of the instruction in get_modality_config
-    max_requests           running requests of all clients together; further ones are refused
-    handshake_timeout_s    of TLS, and then until a connection has greeted as ZeroMQ does
-    heartbeat_interval_s   of pings on idle connections; three unanswered ones end it
-    """
-
-    language_key: str = 'annotation.human.task_description'
-    max_requests: int = 256
-    handshake_timeout_s: float = 5.0
-    heartbeat_interval_s: float = 5.0
 
 
 class ConnectionEnded(Exception):
@@ -67,7 +51,7 @@ class ZmtpConnection:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        settings: GrootSettings,
+        settings: EndpointSettings,
     ) -> None:
         self._reader, self._writer, self._settings = reader, writer, settings
         self._writing = asyncio.Lock()
@@ -118,7 +102,7 @@ class ZmtpConnection:
         """Await the flags of a frame; ping a peer that is silent. Raises ConnectionEnded."""
         for unanswered in range(UNANSWERED_PINGS + 1):
             try:
-                async with asyncio.timeout(self._settings.heartbeat_interval_s):
+                async with asyncio.timeout(HEARTBEAT_INTERVAL_S):
                     return (await self._reader.readexactly(1))[0]
             except TimeoutError:
                 if unanswered < UNANSWERED_PINGS:

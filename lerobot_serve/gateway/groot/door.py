@@ -10,19 +10,18 @@ here. The event loop of the gateway runs it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
 from lerobot_serve.gateway.callers.mapping import read_mapping
-from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import invalid, Prediction, PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.groot.connection import GrootSettings, Message
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.groot.connection import Message
 from lerobot_serve.gateway.groot.observation import (
     episode_of,
-    invalid,
     modality_config,
     prediction_request,
 )
@@ -31,23 +30,19 @@ from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.msgpack_arrays import pack_groot, unpack_groot
 
 UNAUTHORIZED = 'Unauthorized: Invalid API token'
+# that run, of all clients together; further ones are refused
+MAX_REQUESTS = 256
 
 Endpoint = Callable[[Caller, Any], Awaitable[Any]]
 
 
-def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> GrootDoor:
-    """Return the door. Raises UserError."""
-    return GrootDoor(gateway, exposure, GrootSettings.from_parameters(settings))
-
-
-class GrootDoor:
+class GrootDoor(ZmtpServer):
     """See the module."""
 
-    def __init__(self, gateway: Gateway, exposure: Exposure, settings: GrootSettings) -> None:
+    def __init__(self, gateway: Gateway, exposure: Exposure, settings: EndpointSettings) -> None:
         """Raise UserError for a mapping that cannot be read."""
-        self._gateway, self._exposure, self._settings = gateway, exposure, settings
+        super().__init__(gateway, exposure, settings)
         self._mapping = read_mapping(settings.mapping)
-        self._on_refused = partial(gateway.on_refused, exposure.door)
         self._endpoints: dict[str, Endpoint] = {
             'ping': self._ping,
             'get_modality_config': self._modalities,
@@ -57,25 +52,6 @@ class GrootDoor:
         # callers whose next observation begins an episode, with its id
         self._starting: dict[Caller, str] = {}
         self._running = 0
-        self._server = ZmtpServer(
-            exposure, settings, self._answer, on_left=self._left, on_refused=self._on_refused
-        )
-
-    @property
-    def address(self) -> str:
-        """The endpoint for a socket; with TLS that of a bridge to it."""
-        host = self._exposure.host
-        # ZeroMQ takes addresses only
-        numeric = '127.0.0.1' if host == 'localhost' else f'[{host}]' if ':' in host else host
-        return f'{"tls" if self._exposure.tls else "tcp"}://{numeric}:{self._server.port}'
-
-    async def start(self) -> None:
-        """Listen. Raises UserError."""
-        await self._server.start()
-
-    async def stop(self) -> None:
-        """End the connections. May be called twice."""
-        await self._server.stop()
 
     async def _left(self, peer: Peer) -> None:
         """Free the places of a connection that ended; one with an identity comes back."""
@@ -88,10 +64,9 @@ class GrootDoor:
 
     async def _answer(self, peer: Peer, message: Message) -> bytes:
         """Return the reply to one message; a client that sent something else gets an error."""
-        limit = self._settings.max_requests
-        if self._running >= limit:
+        if self._running >= MAX_REQUESTS:
             self._on_refused('max_requests')
-            text = f'{limit} requests are running, which is max_requests; retry later'
+            text = f'{MAX_REQUESTS} requests are running, which is max_requests; retry later'
             return pack_groot(_error(Status.OVERLOADED, text))
         self._running += 1
         try:

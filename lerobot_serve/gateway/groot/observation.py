@@ -12,17 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.names import is_printable
 from lerobot_serve.gateway.callers.mapping import CAMERA_PREFIX, NameMapping
-from lerobot_serve.gateway.callers.predictions import PredictionError, PredictionRequest, Status
+from lerobot_serve.gateway.callers.predictions import (
+    invalid,
+    PredictionRequest,
+)
 from lerobot_serve.gateway.upstream import PolicyContract
 
 MODALITIES = ('video', 'state', 'language')
 OPTIONS = ('episode_id',)
-# batch, time, height, width, channels
-VIDEO_DIMENSIONS, STATE_DIMENSIONS = 5, 3
+# dimensions, characters of the types that are taken, the type that is told, and the form
+FORMS = {
+    'video': (5, 'B', 'uint8', 'B x T x height x width x 3'),
+    'state': (3, 'efdbhilqBHILQ', 'float32', 'B x T x values'),
+}
 
 
 def prediction_request(
@@ -45,9 +50,10 @@ def prediction_request(
             f'observation has {str(unknown[0])[:120]!r}; allowed are {", ".join(MODALITIES)}, '
             'each a map (flat keys such as video.front are of an older GR00T)'
         )
-    video, states = (_group(observation, name) for name in ('video', 'state'))
-    images = {key: _image(key, value) for key, value in video.items()}
-    state = {key: _state(key, value) for key, value in states.items()}
+    images, state = (
+        {key: _entry(name, key, value) for key, value in _group(observation, name).items()}
+        for name in FORMS
+    )
     return PredictionRequest(
         mapping.state_vector(state, contract),
         mapping.images(images, contract),
@@ -83,29 +89,14 @@ def _group(observation: dict[str, Any], name: str) -> dict[str, Any]:
     return group
 
 
-def _image(key: str, value: object) -> Uint8Array:
-    frames = _array('video', key, value, VIDEO_DIMENSIONS, 'B x T x height x width x 3 of uint8')
-    if frames.dtype != np.uint8:
-        raise invalid(f'video {key[:120]!r} must be of uint8, got {frames.dtype}')
-    image: Uint8Array = frames[0, 0]
-    return image
-
-
-def _state(key: str, value: object) -> NDArray[Any]:
-    values = _array('state', key, value, STATE_DIMENSIONS, 'B x T x values of float32')
-    if values.dtype.kind not in 'fiu':
-        raise invalid(f'state {key[:120]!r} must be of float32, got {values.dtype}')
-    row: NDArray[Any] = values[0, 0]
-    return row
-
-
-def _array(group: str, key: str, value: object, dimensions: int, form: str) -> NDArray[Any]:
-    """Return an array of one batch and one time step. Raises PredictionError."""
+def _entry(group: str, key: str, value: object) -> NDArray[Any]:
+    """Return an array of one batch and one time step, without both. Raises PredictionError."""
+    dimensions, types, kind, form = FORMS[group]
     name = f'{group} {key[:120]!r}'
     if not isinstance(value, np.ndarray):
-        raise invalid(f'{name} must be an array, {form}, got {type(value).__name__}')
+        raise invalid(f'{name} must be an array, {form} of {kind}, got {type(value).__name__}')
     if value.ndim != dimensions:
-        raise invalid(f'{name} must be {form}, got the shape {value.shape}')
+        raise invalid(f'{name} must be {form} of {kind}, got the shape {value.shape}')
     batch, steps = value.shape[:2]
     if batch != 1:
         raise invalid(
@@ -114,7 +105,10 @@ def _array(group: str, key: str, value: object, dimensions: int, form: str) -> N
         )
     if steps != 1:
         raise invalid(f'{name} has {steps} time steps, get_modality_config asks for 1')
-    return value
+    if value.dtype.char not in types:
+        raise invalid(f'{name} must be of {kind}, got {value.dtype}')
+    values: NDArray[Any] = value[0, 0]
+    return values
 
 
 def _task(language: dict[str, Any]) -> str:
@@ -130,10 +124,6 @@ def _task(language: dict[str, Any]) -> str:
             text: str = steps[0]
             return text
     raise invalid(f'language {key[:120]!r} must be [[text]], one batch with one step')
-
-
-def invalid(text: str) -> PredictionError:
-    return PredictionError(Status.INVALID, text)
 
 
 def modality_config(

@@ -8,22 +8,18 @@ The event loop owns it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 import time
 
-from lerobot_serve.access.half_open import TlsHandshakes
-from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.core import GIVES_WAY_S
-from lerobot_serve.gateway.groot.connection import (
-    ConnectionEnded,
-    GrootSettings,
-    Message,
-    ZmtpConnection,
-)
+from lerobot_serve.gateway.core import Gateway, GIVES_WAY_S
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.doors import Endpoint
+from lerobot_serve.gateway.groot.connection import ConnectionEnded, Message, ZmtpConnection
 from lerobot_serve.gateway.groot.zmtp import ZmtpError
+from lerobot_serve.gateway.listener import Listener
 
 # a REQ socket has one request; a DEALER socket may send the next one before its reply
 REQUESTS_OF_CONNECTION = 4
@@ -39,41 +35,51 @@ class Peer:
 
     identity       what its socket calls itself, empty for nothing
     callers        who sent requests over it: one for each token
-    rests_since_s  end of its last request; None while one runs, and before its handshake
-    greets_since_s begin of its handshake; None after it
+    since_s        begin of its handshake, then the end of its last request; None while one runs
     """
 
     connection: ZmtpConnection
-    greets_since_s: float | None
+    since_s: float | None
+    is_greeting: bool = True
     identity: bytes = b''
     callers: set[Caller] = field(default_factory=set)
-    rests_since_s: float | None = None
     running: set[asyncio.Task[None]] = field(default_factory=set)
 
+    def gives_way(self, now_s: float) -> bool:
+        """Return whether it greets or rests for long."""
+        limit_s = HANDSHAKE_GIVES_WAY_S if self.is_greeting else GIVES_WAY_S
+        return self.since_s is not None and self.since_s <= now_s - limit_s
 
-Answer = Callable[[Peer, Message], Awaitable[bytes]]
 
-
-class ZmtpServer:
+class ZmtpServer(Endpoint):
     """Listens at the address of an exposure, from `start` to `stop`."""
 
-    def __init__(
-        self,
-        exposure: Exposure,
-        settings: GrootSettings,
-        answer: Answer,
-        *,
-        on_left: Callable[[Peer], Awaitable[object]],
-        on_refused: Callable[[str], object],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`answer` gives the reply to a message; `on_left` is called for each peer that left."""
-        self._exposure, self._settings, self._answer = exposure, settings, answer
-        self._on_left, self._on_refused, self._clock = on_left, on_refused, clock
+    def __init__(self, gateway: Gateway, exposure: Exposure, settings: EndpointSettings) -> None:
+        if exposure.host == 'localhost':
+            # ZeroMQ takes addresses only; a name may have two, and the port 0 two ports
+            exposure = replace(exposure, host='127.0.0.1')
+        super().__init__(gateway, exposure, settings)
         self._peers: dict[Peer, asyncio.Task[None]] = {}
-        self._handshakes: TlsHandshakes | None = None
-        self._server: asyncio.Server | None = None
-        self.port = 0
+        self._listener = Listener(
+            exposure,
+            partial(self._on_refused, 'no_request'),
+            limit=settings.max_connections,
+            handshake_s=settings.handshake_timeout_s,
+        )
+
+    async def _answer(self, peer: Peer, message: Message) -> bytes:
+        """Return the reply to a message."""
+        raise NotImplementedError
+
+    async def _left(self, peer: Peer) -> None:
+        """Free what a peer held that left."""
+        raise NotImplementedError
+
+    @property
+    def address(self) -> str:
+        """The endpoint for a socket; with TLS that of a bridge to it."""
+        scheme = 'tls' if self._exposure.tls else 'tcp'
+        return f'{scheme}://{self._exposure.shown_host}:{self._listener.port}'
 
     @property
     def connection_count(self) -> int:
@@ -82,27 +88,7 @@ class ZmtpServer:
 
     async def start(self) -> None:
         """Listen. Raises UserError."""
-        exposure, create = self._exposure, self._protocol
-        if exposure.tls:
-            self._handshakes = TlsHandshakes(
-                exposure.tls,
-                self._protocol,
-                lambda: self._on_refused('no_request'),
-                limit=self._settings.max_connections,
-                limit_s=self._settings.handshake_timeout_s,
-            )
-            create = self._handshakes
-        # a name may have two addresses, and the port 0 two ports
-        host = '127.0.0.1' if exposure.host == 'localhost' else exposure.host
-        try:
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(create, host, exposure.port)
-        except OSError as error:
-            raise UserError(
-                f'the door {exposure.door} cannot listen on {host} port {exposure.port}: '
-                f'{error.strerror or error}; set {exposure.door}.port or {exposure.door}.host'
-            ) from None
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self._listener.start(self._protocol)
 
     def _protocol(self) -> asyncio.Protocol:
         reader = asyncio.StreamReader(limit=READ_BUFFER_BYTES)
@@ -110,11 +96,7 @@ class ZmtpServer:
 
     async def stop(self) -> None:
         """End all connections. May be called twice."""
-        server, self._server = self._server, None
-        if server:
-            server.close()
-        if self._handshakes:
-            self._handshakes.close()
+        self._listener.close()
         tasks = list(self._peers.values())
         for task in tasks:
             task.cancel()
@@ -122,7 +104,7 @@ class ZmtpServer:
             await asyncio.wait(tasks)
 
     def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = Peer(ZmtpConnection(reader, writer, self._settings), self._clock())
+        peer = Peer(ZmtpConnection(reader, writer, self._settings), time.monotonic())
         if len(self._peers) >= self._settings.max_connections and not self._make_room():
             self._on_refused('max_connections')
             peer.connection.abort()
@@ -135,14 +117,12 @@ class ZmtpServer:
         End the longest handshake, else the connection that rests longest; return false where none
         takes or rests for long.
         """
-        now_s = self._clock()
-        greeting = {each: each.greets_since_s for each in self._peers}
-        resting = {each: each.rests_since_s for each in self._peers}
-        # bare connections go before those of callers
-        oldest = _oldest(greeting, now_s - HANDSHAKE_GIVES_WAY_S)
-        oldest = oldest or _oldest(resting, now_s - GIVES_WAY_S)
-        if oldest is None:
+        now_s = time.monotonic()
+        giving = [peer for peer in self._peers if peer.gives_way(now_s)]
+        if not giving:
             return False
+        # bare connections go before those of callers
+        oldest = min(giving, key=lambda peer: (not peer.is_greeting, peer.since_s))
         self._on_refused('gave_way')
         self._peers.pop(oldest).cancel()
         return True
@@ -152,7 +132,7 @@ class ZmtpServer:
         connection = peer.connection
         try:
             peer.identity = await connection.handshake()
-            peer.greets_since_s, peer.rests_since_s = None, self._clock()
+            peer.is_greeting, peer.since_s = False, time.monotonic()
             await self._converse(peer)
         except ConnectionEnded as ended:
             if ended.reason:
@@ -166,18 +146,18 @@ class ZmtpServer:
             for task in peer.running:
                 task.cancel()
             await connection.close()
-            await self._on_left(peer)
+            await self._left(peer)
 
     async def _converse(self, peer: Peer) -> None:
         room = asyncio.Semaphore(REQUESTS_OF_CONNECTION)
         while True:
             await room.acquire()
             message = await peer.connection.receive()
-            task = asyncio.create_task(self._reply(peer, message, room))
+            task = asyncio.create_task(self._attend_to(peer, message, room))
             peer.running.add(task)
-            peer.rests_since_s = None
+            peer.since_s = None
 
-    async def _reply(self, peer: Peer, message: Message, room: asyncio.Semaphore) -> None:
+    async def _attend_to(self, peer: Peer, message: Message, room: asyncio.Semaphore) -> None:
         """Answer one message."""
         try:
             reply = await self._answer(peer, message)
@@ -192,11 +172,4 @@ class ZmtpServer:
             assert task
             peer.running.discard(task)
             if not peer.running:
-                peer.rests_since_s = self._clock()
-
-
-def _oldest(since_s: dict[Peer, float | None], until_s: float) -> Peer | None:
-    """Return the peer with the earliest time, not after `until_s`."""
-    found = [(since, peer) for peer, since in since_s.items() if since is not None]
-    since, peer = min(found, key=lambda each: each[0], default=(until_s, None))
-    return peer if since <= until_s else None
+                peer.since_s = time.monotonic()

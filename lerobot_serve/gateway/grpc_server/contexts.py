@@ -6,7 +6,6 @@ and what goes along in metadata. Pure but for the context of the call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import re
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote
@@ -15,35 +14,29 @@ import grpc
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
-from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import (
+    CODES,
+    invalid,
+    Prediction,
+    PredictionError,
+    Status,
+)
 
 Context: TypeAlias = 'grpc.aio.ServicerContext[Any, Any]'
 SCHEME = 'bearer '
 NAME_KEY, NAME = 'client-name', re.compile(r'[\w.@-]{1,64}', re.ASCII)
-CODES: Mapping[Status, grpc.StatusCode] = {
-    Status.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
-    Status.TOO_LATE: grpc.StatusCode.DEADLINE_EXCEEDED,
-    Status.SUPERSEDED: grpc.StatusCode.ABORTED,
-    Status.OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Status.QUOTA: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Status.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    Status.NOT_FINITE: grpc.StatusCode.INTERNAL,
-    Status.UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED,
-    Status.FAILED: grpc.StatusCode.INTERNAL,
-}
 PREFIX = 'lerobot-serve-'
 NOTE = ((PREFIX + 'note', NO_CAGE),)
 Metadata = tuple[tuple[str, str], ...]
 
 
-def caller_of(context: Context, exposure: Exposure, protocol: str) -> Caller:
+def caller_of(context: Context, exposure: Exposure) -> Caller:
     """
-    Return the caller of a call: its connection, and the name of its token. Raises PredictionError
-    (UNAUTHORIZED, INVALID).
+    Return the caller of a call that is let in: its connection, and the name of its token. Raises
+    PredictionError (INVALID).
     """
-    check_token(context, exposure)
     names = filter(None, (exposure.name_of(token_of(context)), client_name(context)))
-    return Caller(protocol, address_of(context.peer()), '/'.join(names))
+    return Caller(exposure.door, address_of(context.peer()), '/'.join(names))
 
 
 def check_token(context: Context, exposure: Exposure) -> None:
@@ -76,8 +69,7 @@ def client_name(context: Context) -> str:
         if key == NAME_KEY:
             name = value if isinstance(value, str) else ''
             if not NAME.fullmatch(name):
-                raise PredictionError(
-                    Status.INVALID,
+                raise invalid(
                     f'metadata {NAME_KEY} must be 1 to 64 letters, digits or ._@-, got '
                     f'{name[:80]!r}',
                 )
@@ -96,7 +88,8 @@ async def abort(context: Context, error: PredictionError) -> NoReturn:
     if error.retry_after_s > 0:
         # gRPC's own name for it
         metadata += (('grpc-retry-pushback-ms', f'{error.retry_after_s * 1e3:.0f}'),)
-    await context.abort(CODES[error.status], error.text, metadata)
+    code = grpc.StatusCode[CODES[error.status][1]]
+    await context.abort(code, error.text, metadata)
 
 
 def prediction_metadata(prediction: Prediction) -> Metadata:

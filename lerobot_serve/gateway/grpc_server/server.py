@@ -7,22 +7,24 @@ The event loop owns it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import grpc
 
-from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.doors import Endpoint
 from lerobot_serve.gateway.grpc_server.bounded import BoundedHandlers
 from lerobot_serve.gateway.grpc_server.calls import Calls, CallSettings
+from lerobot_serve.gateway.grpc_server.contexts import Context
 
 # LeRobot sends pieces of 2 MiB; a little is around each
 MESSAGE_BYTES = 4 * 2**20 + 2**16
 KEEPALIVE_MS, KEEPALIVE_ANSWER_MS = 20_000, 10_000
 # from the first byte of TCP to the settings of HTTP/2; grpc itself waits for 120 s
 HANDSHAKE_MS = 10_000
-CONNECTIONS = 256
 STOP_GRACE_S = 0.5
 # of those that are not callers, such as a client that watches whether the gateway is there
 FURTHER_CALLS = 8
@@ -39,33 +41,55 @@ OPTIONS = (
 )
 
 
-class GrpcServer:
+class GrpcServer(Endpoint):
     """Listens at the address of an exposure."""
 
     def __init__(
         self,
+        gateway: Gateway,
         exposure: Exposure,
-        handlers: Sequence[grpc.GenericRpcHandler],
+        settings: EndpointSettings,
+        service: str,
+        methods: Mapping[str, grpc.RpcMethodHandler],
         *,
-        calls: Calls,
-        open_handlers: Sequence[grpc.GenericRpcHandler] = (),
+        calls_per_caller: int,
         message_bytes: int = MESSAGE_BYTES,
-        max_connections: int = CONNECTIONS,
+        open_handlers: Sequence[grpc.GenericRpcHandler] = (),
     ) -> None:
-        """`open_handlers` need no token; their calls take none of the places of `calls`."""
-        self._exposure = exposure
-        self._handlers = [BoundedHandlers(each, calls, exposure) for each in handlers]
-        others = open_calls(calls)
+        """
+        `open_handlers` need no token; their calls take none of the places of callers. A method
+        raises PredictionError to end its call.
+        """
+        super().__init__(gateway, exposure, settings)
+        idle_s = gateway.settings.idle_timeout_s
+        max_calls = calls_per_caller * gateway.settings.max_callers + FURTHER_CALLS
+        calls = Calls(CallSettings(max_calls, idle_s), self._note_call)
+        # the call that rests longest gives way at once: one that watches keeps no probe out
+        others = Calls(CallSettings(OPEN_CALLS, idle_s, gives_way_s=0.0), self._note_call)
+        own = grpc.method_handlers_generic_handler(service, methods)
+        self._handlers = [BoundedHandlers(own, calls, exposure, self._note_error)]
         self._handlers += [BoundedHandlers(each, others) for each in open_handlers]
-        self._max_calls = calls.settings.max_calls + OPEN_CALLS
-        self._message_bytes, self._max_connections = message_bytes, max_connections
+        self._max_calls = max_calls + OPEN_CALLS
+        self._message_bytes = message_bytes
         self._server: grpc.aio.Server | None = None
         self._port = exposure.port
 
     @property
     def address(self) -> str:
         """Host and port, as the server_address of a client."""
-        return f'{_bracketed(self._exposure.host)}:{self._port}'
+        return f'{self._exposure.shown_host}:{self._port}'
+
+    def _note_call(self, reason: str, who: str, text: str) -> None:
+        # a client that rests does nothing wrong: it gets a sentence, and opens its stream again
+        if reason == 'idle':
+            self._on_refused(reason)
+        else:
+            self._gateway.log_refused(self._exposure.door, reason, who, text)
+
+    def _note_error(self, context: Context, error: PredictionError) -> None:
+        """Count a call that ends with an error; the gateway counts all others."""
+        if error.status is Status.INVALID:
+            self._on_refused(error.status)
 
     async def start(self) -> None:
         """Listen. Raises UserError for an address that cannot be used."""
@@ -73,7 +97,7 @@ class GrpcServer:
             ('grpc.max_receive_message_length', self._message_bytes),
             # of one connection: a client waits with more, and none is refused uncounted
             ('grpc.max_concurrent_streams', self._max_calls),
-            ('grpc.max_allowed_incoming_connections', self._max_connections),
+            ('grpc.max_allowed_incoming_connections', self._settings.max_connections),
             ('grpc.server_handshake_timeout_ms', HANDSHAKE_MS),
         )
         server = grpc.aio.server(options=(*OPTIONS, *bounds))
@@ -83,16 +107,14 @@ class GrpcServer:
         except RuntimeError:
             self._port = 0
         if not self._port:
-            door, port = self._exposure.door, self._exposure.port
-            raise UserError(
-                f'the door {door} cannot listen on {self._exposure.host} port {port}: the port is '
-                f'in use, or the address is not of this machine; set {door}.port or {door}.host'
+            raise self._exposure.cannot_listen(
+                'the port is in use, or the address is not of this machine'
             )
         await server.start()
         self._server = server
 
     def _bind(self, server: grpc.aio.Server) -> int:
-        address = f'{_bracketed(self._exposure.host)}:{self._exposure.port}'
+        address = f'{self._exposure.shown_host}:{self._exposure.port}'
         if not self._exposure.certificate:
             return server.add_insecure_port(address)
         pair = (self._exposure.key, self._exposure.certificate)
@@ -103,33 +125,3 @@ class GrpcServer:
         server, self._server = self._server, None
         if server:
             await server.stop(STOP_GRACE_S)
-
-
-def door_calls(gateway: Gateway, door: str, calls_per_caller: int) -> Calls:
-    """Return the bounds of a door, by those of the gateway."""
-    settings = gateway.settings
-    max_calls = calls_per_caller * settings.max_callers + FURTHER_CALLS
-
-    def note(reason: str, who: str, text: str) -> None:
-        # a client that rests does nothing wrong: it gets a sentence, and opens its stream again
-        if reason == 'idle':
-            gateway.on_refused(door, reason)
-        else:
-            gateway.log_refused(door, reason, who, text)
-
-    return Calls(CallSettings(max_calls, settings.idle_timeout_s), note)
-
-
-def open_calls(calls: Calls) -> Calls:
-    """
-    Return the bounds of methods that need no token. The call that rests longest gives way at
-    once: one that watches keeps no probe out.
-    """
-    idle_timeout_s = calls.settings.idle_timeout_s
-    settings = CallSettings(OPEN_CALLS, idle_timeout_s, gives_way_s=0.0)
-    return Calls(settings, calls.on_refused)
-
-
-def _bracketed(host: str) -> str:
-    """Return a host as it stands before a port."""
-    return f'[{host}]' if ':' in host else host

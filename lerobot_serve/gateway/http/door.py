@@ -9,7 +9,6 @@ thread of this endpoint.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
 from typing import Any
@@ -34,15 +33,8 @@ from lerobot_serve.gateway.http.replies import (
     NO_EPISODE,
     prediction_reply,
     refusal,
-    Refused,
 )
-from lerobot_serve.gateway.web.endpoint import ForbiddenOrigin, Once, WebEndpoint
-
-
-def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> HttpDoor:
-    """Return the door. Raises UserError."""
-    return HttpDoor(gateway, exposure, EndpointSettings.from_parameters(settings))
-
+from lerobot_serve.gateway.web.endpoint import Once, Refused, WebEndpoint
 
 # larger bodies, and more pixels in a small one, take longer than a few milliseconds
 INLINE_BYTES, INLINE_PIXELS = 1 << 18, 1 << 18
@@ -60,9 +52,8 @@ class HttpDoor(WebEndpoint):
         application = web.Application(
             client_max_size=settings.max_message_bytes, middlewares=[self._guard()]
         )
-        super().__init__(gateway, exposure, application, settings.max_connections)
-        self._settings, self._mapping = settings, read_mapping(settings.mapping)
-        self._warned = Once()
+        super().__init__(gateway, exposure, settings, application)
+        self._mapping, self._warned = read_mapping(settings.mapping), Once()
         self._decoder = ThreadPoolExecutor(1, 'http_decoder')
         self._description = document(lerobot_serve.__version__, needs_token=exposure.needs_token)
         application.on_response_prepare.append(bound_unread_bytes)
@@ -93,13 +84,14 @@ class HttpDoor(WebEndpoint):
                 if isinstance(error, FieldError):
                     self._on_refused('malformed')
                 return error_reply(error)
-            except ForbiddenOrigin as error:
-                return refusal(Refused(403, 'web_page', str(error)))
             except Refused as refused:
-                return refusal(refused)
+                # the site counts what is no HTTP at all
+                if refused.reason != 'malformed':
+                    self._on_refused(refused.reason)
+                return refusal(refused.status, refused.reason, refused.text)
             except web.HTTPException as error:
                 text = f'{request.method} {request.path[:80]}: {error.reason}; GET / describes all'
-                response = refusal(Refused(error.status, 'not_found', text))
+                response = refusal(error.status, 'not_found', text)
                 if allowed := error.headers.get('Allow'):
                     response.headers['Allow'] = allowed
                 return response
@@ -109,7 +101,6 @@ class HttpDoor(WebEndpoint):
     def _check_connections(self, request: web.Request) -> None:
         """Raise Refused above the limit; the connection ends with it."""
         if count := self._excess(request):
-            self._on_refused('max_connections')
             limit = self._settings.max_connections
             text = f'{count} connections are open, max_connections is {limit}; retry later'
             raise Refused(503, 'max_connections', text)
@@ -163,7 +154,6 @@ class HttpDoor(WebEndpoint):
         """Return the body. Raises Refused for one that is too large, too slow, or no JSON."""
         limit = self._settings.max_message_bytes
         if request.content_type != JSON_TYPE:
-            self._on_refused('no_json')
             raise Refused(415, 'no_json', f'send the header "Content-Type: {JSON_TYPE}"')
         try:
             if (request.content_length or 0) > limit:
@@ -171,14 +161,11 @@ class HttpDoor(WebEndpoint):
             async with asyncio.timeout(self._settings.read_timeout_s):
                 return await request.read()
         except web.HTTPRequestEntityTooLarge:
-            self._on_refused('too_big')
             text = f'{size_text(request)}, {limit} are allowed; {SMALLER}'
             raise Refused(413, 'too_big', text) from None
         except web.RequestPayloadError as error:
-            # counted by the site, as what is no HTTP at all
             raise Refused(400, 'malformed', f'the body cannot be read: {error}') from None
         except TimeoutError:
-            self._on_refused('slow')
             limit_s = self._settings.read_timeout_s
             raise Refused(408, 'slow', f'the body did not arrive within {limit_s:g} s') from None
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, UNSET, UnsetType
 
 from lerobot_serve.gateway.callers.caller import NO_CAGE
-from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
+from lerobot_serve.gateway.callers.predictions import CODES, Prediction, PredictionError
 from lerobot_serve.gateway.http.body import ActBody, described
 from lerobot_serve.gateway.http.fields import FieldError
 from lerobot_serve.gateway.upstream import PolicyContract
@@ -29,17 +29,6 @@ HEADERS = {
     'Model-Version': 'id@hash of the policy that answered',
     'Routing-Key': 'what the episode was routed by; percent-encoded',
     'Routing-Degraded': 'true where there was no episode_id',
-}
-HTTP_STATUS = {
-    Status.INVALID: 400,
-    Status.UNAUTHORIZED: 401,
-    Status.SUPERSEDED: 409,
-    Status.OVERLOADED: 429,
-    Status.QUOTA: 429,
-    Status.FAILED: 502,
-    Status.NOT_FINITE: 502,
-    Status.UNAVAILABLE: 503,
-    Status.TOO_LATE: 504,
 }
 # the next observation may be smaller: the size of a JPEG depends on what the camera sees
 RETRIED, RETRY_AFTER_S = (413, 503), 1
@@ -134,7 +123,7 @@ def _response(content: Struct, status: int = 200, **given: Any) -> web.Response:
 
 def error_reply(error: PredictionError) -> web.Response:
     """Return the reply to a request without a prediction."""
-    status, headers = HTTP_STATUS[error.status], {}
+    status, headers = CODES[error.status][0], {}
     content = ActError(status=error.status, text=error.text)
     if isinstance(error, FieldError):
         content.field, content.given, content.allowed = error.field, error.given, error.allowed
@@ -146,22 +135,14 @@ def error_reply(error: PredictionError) -> web.Response:
     return _response(ErrorReply(content), status, headers=headers)
 
 
-class Refused(Exception):
-    """A request that is refused before its body is known; `reason` is one word."""
-
-    def __init__(self, status: int, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.status, self.reason, self.text = status, reason, text
-
-
-def refusal(refused: Refused) -> web.Response:
+def refusal(status: int, reason: str, text: str) -> web.Response:
     """Return the reply to a refused request; the connection ends with it."""
-    content = ActError(status=refused.reason, text=refused.text)
+    content = ActError(status=reason, text=text)
     headers = {}
-    if refused.status in RETRIED:
+    if status in RETRIED:
         content.retry_after_s = RETRY_AFTER_S
         headers['Retry-After'] = str(RETRY_AFTER_S)
-    response = _response(ErrorReply(content), refused.status, headers=headers)
+    response = _response(ErrorReply(content), status, headers=headers)
     response.force_close()
     return response
 

@@ -10,22 +10,24 @@ order, for their state and their actions, and those of the state are sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array, Uint8Array
+from lerobot_serve.gateway.callers.mapping import NameMapping
 from lerobot_serve.gateway.callers.predictions import (
+    invalid,
     Prediction,
-    PredictionError,
     PredictionRequest,
-    Status,
 )
-from lerobot_serve.gateway.lerobot_async.settings import ANY_POLICY, LeRobotSettings
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.peer_formats.safe_pickle import RemotePolicyConfig, TimedObservation
 
+ANY_POLICY = '*'
 STATE, CAMERA_PREFIX = 'observation.state', 'observation.images.'
 # of LeRobot's server, where the policy does not say its own
 DEFAULT_HZ = 30.0
@@ -33,17 +35,47 @@ DEFAULT_HZ = 30.0
 CHECKPOINT_FOLDER = 'pretrained_model'
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Agreement:
-    """How the observations of one client become requests, and predictions its chunks."""
+    """
+    How the observations of one client become requests, and predictions its chunks. Raises
+    PredictionError where the policy does not fit what the client asked for.
+    """
 
+    asked: RemotePolicyConfig
     contract: PolicyContract
-    settings: LeRobotSettings
-    state_names: tuple[str, ...]
-    cameras: tuple[str, ...]
-    # columns of the policy, in the order of the client; None: as they are
-    columns: tuple[int, ...] | None
-    actions_per_chunk: int
+    mapping: NameMapping
+    is_order_confirmed: bool
+
+    def __post_init__(self) -> None:
+        check_inputs(self.state_names, self.cameras, self.contract, self.mapping)
+        _ = self.columns
+
+    @cached_property
+    def state_names(self) -> tuple[str, ...]:
+        return self.asked.features.get(STATE, ())
+
+    @cached_property
+    def cameras(self) -> tuple[str, ...]:
+        names = self.asked.features
+        return tuple(n.removeprefix(CAMERA_PREFIX) for n in names if n.startswith(CAMERA_PREFIX))
+
+    @cached_property
+    def columns(self) -> list[int] | None:
+        """Columns of the policy, in the order of the client; None: as they are."""
+        names, mapping = self.state_names, self.mapping
+        ours = tuple(mapping.actions) or self.contract.action_names
+        if names != ours and not self.is_order_confirmed:
+            raise invalid(
+                'LeRobot sends no names of actions, so the columns of a chunk are those of the '
+                f'state ({", ".join(names)}), and the policy has the actions {", ".join(ours)}; '
+                "if the robot's action_features are in the order of the policy, set "
+                'lerobot.action_order_confirmed, or name the actions in lerobot.mapping'
+            )
+        if not mapping.actions:
+            return None
+        columns = mapping.action_columns(self.contract)
+        return [column for each in columns.values() for column in each]
 
     @property
     def step_s(self) -> float:
@@ -55,7 +87,7 @@ class Agreement:
         missing = [n for n in (*self.state_names, *self.cameras) if n not in seen.values]
         if missing:
             raise invalid(f'the observation lacks {", ".join(missing)}, which were announced')
-        mapping, task = self.settings.mapping, seen.values.get('task', '')
+        mapping, task = self.mapping, seen.values.get('task', '')
         state = {name: seen.values[name] for name in self.state_names}
         frames = {name: as_image(name, seen.values[name]) for name in self.cameras}
         return PredictionRequest(
@@ -67,58 +99,37 @@ class Agreement:
 
     def rows(self, prediction: Prediction) -> Float32Array:
         """Return the actions for the client."""
-        rows = prediction.actions[: self.actions_per_chunk]
-        return rows if self.columns is None else rows[:, list(self.columns)]
+        rows = prediction.actions[: self.asked.actions_per_chunk]
+        return rows if self.columns is None else rows[:, self.columns]
 
 
 def agree(
-    asked: RemotePolicyConfig, contract: PolicyContract, settings: LeRobotSettings
+    asked: RemotePolicyConfig,
+    contract: PolicyContract,
+    settings: EndpointSettings,
+    mapping: NameMapping,
 ) -> Agreement:
-    """Return the agreement with a new client."""
-    check_policy(asked.pretrained_name_or_path, contract, settings)
+    """Return the agreement with a new client; `mapping` is that of the settings."""
+    check_policy(asked.pretrained_name_or_path, contract, settings.policy_names)
     if asked.rename_map:
         raise invalid('rename_map is not supported; name the cameras in lerobot.mapping')
     check_chunk(asked.actions_per_chunk, contract.chunk_steps)
-    return agreed(asked, contract, settings)
+    return Agreement(asked, contract, mapping, settings.action_order_confirmed)
 
 
-def agree_again(
-    asked: RemotePolicyConfig, contract: PolicyContract, before: Agreement
-) -> Agreement:
+def agree_again(contract: PolicyContract, before: Agreement) -> Agreement:
     """Return the agreement once the operator serves another policy, by whatever name."""
-    agreement = agreed(asked, contract, before.settings)
+    agreement = replace(before, contract=contract)
     # a confirmed order is that of the policy before
-    before.settings.mapping.check_change(before.contract, contract)
+    before.mapping.check_change(before.contract, contract)
     return agreement
 
 
-def agreed(
-    asked: RemotePolicyConfig, contract: PolicyContract, settings: LeRobotSettings
-) -> Agreement:
-    names = asked.features.get(STATE, ())
-    cameras = tuple(camera_names(asked.features))
-    check_inputs(names, cameras, contract, settings)
-    return Agreement(
-        contract=contract,
-        settings=settings,
-        state_names=names,
-        cameras=cameras,
-        columns=action_columns(names, contract, settings),
-        actions_per_chunk=asked.actions_per_chunk,
-    )
-
-
-def camera_names(features: Mapping[str, object]) -> Iterator[str]:
-    for name in features:
-        if name.startswith(CAMERA_PREFIX):
-            yield name.removeprefix(CAMERA_PREFIX)
-
-
-def check_policy(asked: str, contract: PolicyContract, settings: LeRobotSettings) -> None:
+def check_policy(asked: str, contract: PolicyContract, policy_names: Iterable[str]) -> None:
     """Compare the policy that the client names; nothing is loaded by that name."""
     names = list(dict.fromkeys(contract.policy.split('|')))
     served = {*names, *contract.fingerprint.split('|'), contract.policy}
-    accepted = {asked, ANY_POLICY} & {*settings.policy_names}
+    accepted = {asked, ANY_POLICY} & {*filter(None, policy_names)}
     if accepted or any(is_name_of(asked, policy) for policy in served):
         return
     raise invalid(
@@ -155,41 +166,18 @@ def check_inputs(
     names: tuple[str, ...],
     cameras: tuple[str, ...],
     contract: PolicyContract,
-    settings: LeRobotSettings,
+    mapping: NameMapping,
 ) -> None:
     """Map an example, so that a name without a partner is refused before the robot moves."""
-    settings.mapping.check(contract)
+    mapping.check(contract)
     if len(set(names)) < len(names):
         raise invalid('the client announces a state name twice')
-    if not settings.mapping.state:
-        settings.mapping.state_vector(dict.fromkeys(names, 0.0), contract)
-    settings.mapping.images({name: np.zeros((1, 1, 3), np.uint8) for name in cameras}, contract)
-
-
-def action_columns(
-    names: tuple[str, ...], contract: PolicyContract, settings: LeRobotSettings
-) -> tuple[int, ...] | None:
-    """Return the columns of the policy in the order of the client."""
-    mapping = settings.mapping.actions
-    ours = tuple(mapping) if mapping else contract.action_names
-    if names != ours and not settings.action_order_confirmed:
-        raise invalid(
-            'LeRobot sends no names of actions, so the columns of a chunk are those of the state '
-            f'({", ".join(names)}), and the policy has the actions {", ".join(ours)}; if the '
-            "robot's action_features are in the order of the policy, set "
-            'lerobot.action_order_confirmed, or name the actions in lerobot.mapping'
-        )
-    if not mapping:
-        return None
-    columns = settings.mapping.action_columns(contract)
-    return tuple(column for each in columns.values() for column in each)
+    if not mapping.state:
+        mapping.state_vector(dict.fromkeys(names, 0.0), contract)
+    mapping.images({name: np.zeros((1, 1, 3), np.uint8) for name in cameras}, contract)
 
 
 def as_image(name: str, value: object) -> Uint8Array:
     if not isinstance(value, np.ndarray):
         raise invalid(f'the camera {name} is not an image')
     return value
-
-
-def invalid(text: str) -> PredictionError:
-    return PredictionError(Status.INVALID, text)

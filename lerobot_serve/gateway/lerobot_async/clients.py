@@ -17,6 +17,7 @@ import time
 
 from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import (
+    invalid,
     Prediction,
     PredictionError,
     PredictionRequest,
@@ -24,10 +25,8 @@ from lerobot_serve.gateway.callers.predictions import (
 )
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.lerobot_async.agreement import agree_again, Agreement
-from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
 from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.peer_formats.safe_pickle import (
-    RemotePolicyConfig,
     TimedObservation,
     write_actions,
 )
@@ -111,12 +110,11 @@ class RobotClient:
     def __init__(
         self,
         caller: Caller,
-        asked: RemotePolicyConfig,
         agreement: Agreement,
         *,
         clock: Callable[[], float],
     ) -> None:
-        self.caller, self.asked, self.agreement = caller, asked, agreement
+        self.caller, self.agreement = caller, agreement
         self.observations = Observations(clock)
         self.is_receiving = False
         # calls that run, and when the last one began or ended
@@ -128,12 +126,12 @@ class RobotClient:
         request = self.agreement.request(seen, episode_start=False)
         return self.observations.put(PendingObservation(seen, self.agreement, request))
 
-    async def chunk(self, gateway: Gateway, settings: LeRobotSettings) -> Chunk | None:
+    async def chunk(self, gateway: Gateway, wait_s: float) -> Chunk | None:
         """
         Return the chunk of the newest observation, None when none comes in time. Raises
         PredictionError.
         """
-        seen = await self.observations.take(settings.observation_wait_s)
+        seen = await self.observations.take(wait_s)
         if seen is None:
             return None
         try:
@@ -163,7 +161,7 @@ class RobotClient:
     def _check_contract(self, contract: PolicyContract) -> None:
         """Agree again once another policy is served. Raises PredictionError."""
         if contract != self.agreement.contract:
-            self.agreement = agree_again(self.asked, contract, self.agreement)
+            self.agreement = agree_again(contract, self.agreement)
 
 
 class Clients:
@@ -202,7 +200,7 @@ class Clients:
         """Return the client of a call, for the time of the call. Raises PredictionError."""
         client = self._clients.get(caller)
         if client is None:
-            raise PredictionError(Status.INVALID, NO_INSTRUCTIONS)
+            raise invalid(NO_INSTRUCTIONS)
         client.running += 1
         try:
             yield client

@@ -9,29 +9,28 @@ Every refusal is counted, ends the call with a status and a sentence, and never 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+import contextlib
 import time
-from typing import Any
 
 import grpc
 
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller, host_of, NO_CAGE
-from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.callers.mapping import read_mapping
+from lerobot_serve.gateway.callers.predictions import invalid, PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.grpc_server.contexts import (
-    abort,
     address_of,
     caller_of,
     Context,
     NOTE,
     prediction_metadata,
 )
-from lerobot_serve.gateway.grpc_server.server import door_calls, GrpcServer
+from lerobot_serve.gateway.grpc_server.server import GrpcServer
 from lerobot_serve.gateway.lerobot_async.agreement import agree
 from lerobot_serve.gateway.lerobot_async.clients import Clients, RobotClient
-from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings, read_settings
 from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.lerobot_messages import (
     read_data,
@@ -49,32 +48,34 @@ from lerobot_serve.peer_formats.safe_pickle import (
 
 # GetActions, SendObservations and one that is about to end, for each client
 CALLS_PER_CLIENT = 3
-PROTOCOL = 'lerobot'
+# GetActions answers empty after it, as LeRobot's server does
+OBSERVATION_WAIT_S = 2.0
+# longest time from the first to the last piece of an observation
+OBSERVATION_LIMIT_S = 10.0
+# a client without a session calls again at once: its refusal waits
+REFUSAL_PAUSE_S = 0.5
 SERVICE = 'transport.AsyncInference'
 EMPTY = b''
 # the client waits for the next observation, and asks again
 NO_CHUNK = frozenset({Status.TOO_LATE, Status.SUPERSEDED})
-# the gateway counts the others
-COUNTED = frozenset({Status.INVALID, Status.UNAUTHORIZED})
-LOGGED = COUNTED | {Status.OVERLOADED, Status.QUOTA, Status.UNAVAILABLE}
-Work = Callable[[Caller], Awaitable[bytes]]
+LOGGED = {Status.INVALID, Status.OVERLOADED, Status.QUOTA, Status.UNAVAILABLE}
 
 
 class LeRobotDoor(GrpcServer):
-    """A Door. See the module."""
+    """See the module."""
 
     def __init__(
         self,
         gateway: Gateway,
         exposure: Exposure,
-        settings: LeRobotSettings,
+        settings: EndpointSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._gateway, self._exposure, self._settings = gateway, exposure, settings
-        self._clock = clock
+        """Raise UserError for a mapping that cannot be read."""
+        self._clock, self._mapping = clock, read_mapping(settings.mapping)
         self.clients = Clients(gateway.settings.max_callers, clock=clock)
-        self._limits = Limits(pickle_bytes=settings.max_observation_bytes)
+        self._limits = Limits(pickle_bytes=settings.max_message_bytes)
         self._leaving: set[asyncio.Task[None]] = set()
         unary = grpc.unary_unary_rpc_method_handler
         methods = {
@@ -84,73 +85,47 @@ class LeRobotDoor(GrpcServer):
             'GetActions': unary(self.get_actions),
         }
         super().__init__(
-            exposure,
-            [grpc.method_handlers_generic_handler(SERVICE, methods)],
-            calls=door_calls(gateway, exposure.door, CALLS_PER_CLIENT),
-            max_connections=settings.max_connections,
+            gateway, exposure, settings, SERVICE, methods, calls_per_caller=CALLS_PER_CLIENT
         )
 
-    async def ready(self, message: bytes, context: Context) -> bytes:
-        """Begin: what the connection had before is forgotten."""
-        return await self._answer(context, partial(self._ready, context))
-
-    async def send_policy_instructions(self, message: bytes, context: Context) -> bytes:
-        """Agree on the policy, or refuse."""
-        return await self._answer(context, partial(self._instruct, message))
-
-    async def send_observations(self, pieces: AsyncIterator[bytes], context: Context) -> bytes:
-        """Keep an observation for GetActions."""
-        return await self._answer(context, partial(self._observe, pieces))
-
-    async def get_actions(self, message: bytes, context: Context) -> bytes:
-        """Return the chunk of the newest observation; empty when none comes."""
-        return await self._answer(context, partial(self._chunk, context))
-
-    async def _answer(self, context: Context, work: Work) -> bytes:
-        """Return the reply of a method, or end the call with its error."""
-        try:
-            return await work(caller_of(context, self._exposure, PROTOCOL))
-        except PredictionError as refused:
-            error = refused
-        except PickleRefused as refused:
-            error = PredictionError(Status.INVALID, str(refused))
-        except PeerFormatError as refused:
-            error = PredictionError(Status.INVALID, f'the message is refused: {refused}')
-        self._note_refused(context, error)
-        return await abort(context, error)
-
-    def _note_refused(self, context: Context, error: PredictionError) -> None:
+    def _note_error(self, context: Context, error: PredictionError) -> None:
         """Count and log a refused client; a RobotClient shows its user only a status."""
-        if error.status in COUNTED:
-            self._gateway.on_refused(PROTOCOL, error.status)
+        super()._note_error(context, error)
         if error.status in LOGGED:
             address = address_of(context.peer())
             self._gateway.warn_throttled(
-                (PROTOCOL, error.status, host_of(address)),
+                (self._exposure.door, error.status, host_of(address)),
                 f'robot client at {address} is refused ({error.status}): {error.text}',
             )
 
-    async def _ready(self, context: Context, caller: Caller) -> bytes:
+    async def ready(self, message: bytes, context: Context) -> bytes:
+        """Begin: what the connection had before is forgotten. Raises PredictionError."""
+        caller = caller_of(context, self._exposure)
         await self._gateway.describe()
         self.clients.forget(caller)
         await self._gateway.release(caller)
         await context.send_initial_metadata(NOTE)
         return EMPTY
 
-    async def _instruct(self, message: bytes, caller: Caller) -> bytes:
-        asked = read_policy_config(read_data(message))
-        agreement = agree(asked, await self._gateway.describe(), self._settings)
-        self.clients.add(RobotClient(caller, asked, agreement, clock=self._clock))
+    async def send_policy_instructions(self, message: bytes, context: Context) -> bytes:
+        """Agree on the policy. Raises PredictionError."""
+        caller = caller_of(context, self._exposure)
+        with readable():
+            asked = read_policy_config(read_data(message))
+        contract = await self._gateway.describe()
+        agreement = agree(asked, contract, self._settings, self._mapping)
+        self.clients.add(RobotClient(caller, agreement, clock=self._clock))
         self._gateway.log.info(
             f'{caller.client_id}: robot client with {", ".join(agreement.state_names)} gets '
-            f'{agreement.actions_per_chunk} actions per chunk of '
+            f'{asked.actions_per_chunk} actions per chunk of '
             f'{agreement.contract.policy}; policy_type and policy_device of the client have no '
             f'effect; {NO_CAGE}'
         )
         return EMPTY
 
-    async def _observe(self, pieces: AsyncIterator[bytes], caller: Caller) -> bytes:
-        with self.clients.calling(caller) as client:
+    async def send_observations(self, pieces: AsyncIterator[bytes], context: Context) -> bytes:
+        """Keep an observation for GetActions. Raises PredictionError."""
+        with self.clients.calling(caller_of(context, self._exposure)) as client:
             if client.is_receiving:
                 raise PredictionError(
                     Status.OVERLOADED, 'another observation of this client is still being sent'
@@ -161,24 +136,28 @@ class LeRobotDoor(GrpcServer):
             finally:
                 client.is_receiving = False
         if dropped:
-            self._gateway.on_refused(PROTOCOL, dropped)
+            self._on_refused(dropped)
         return EMPTY
 
     async def _read(self, pieces: AsyncIterator[bytes]) -> TimedObservation:
-        limit_s = self._settings.observation_limit_s
-        try:
-            async with asyncio.timeout(limit_s):
-                data = await joined(pieces, self._settings.max_observation_bytes)
-        except TimeoutError:
-            raise PeerFormatError(
-                f'the observation was not complete within {limit_s:g} s'
-            ) from None
-        return read_observation(data, self._limits)
+        with readable():
+            try:
+                async with asyncio.timeout(OBSERVATION_LIMIT_S):
+                    data = await joined(pieces, self._settings.max_message_bytes)
+            except TimeoutError:
+                raise PeerFormatError(
+                    f'the observation was not complete within {OBSERVATION_LIMIT_S:g} s'
+                ) from None
+            return read_observation(data, self._limits)
 
-    async def _chunk(self, context: Context, caller: Caller) -> bytes:
+    async def get_actions(self, message: bytes, context: Context) -> bytes:
+        """
+        Return the chunk of the newest observation; empty when none comes. Raises PredictionError.
+        """
+        caller = caller_of(context, self._exposure)
         try:
             with self.clients.calling(caller) as client:
-                chunk = await client.chunk(self._gateway, self._settings)
+                chunk = await client.chunk(self._gateway, OBSERVATION_WAIT_S)
         except asyncio.CancelledError:
             self._leave(caller)
             raise
@@ -187,7 +166,7 @@ class LeRobotDoor(GrpcServer):
                 return EMPTY
             if error.status is Status.INVALID:
                 # the client asks again at once
-                await asyncio.sleep(self._settings.refusal_pause_s)
+                await asyncio.sleep(REFUSAL_PAUSE_S)
             raise
         if chunk is None:
             return EMPTY
@@ -199,6 +178,17 @@ class LeRobotDoor(GrpcServer):
         task = asyncio.get_running_loop().create_task(self._gateway.release(caller))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
+
+
+@contextlib.contextmanager
+def readable() -> Iterator[None]:
+    """Refuse what cannot be read: PredictionError (INVALID)."""
+    try:
+        yield
+    except PickleRefused as refused:
+        raise invalid(str(refused)) from None
+    except PeerFormatError as refused:
+        raise invalid(f'the message is refused: {refused}') from None
 
 
 async def joined(pieces: AsyncIterable[bytes], most_bytes: int) -> memoryview:
@@ -225,8 +215,3 @@ async def joined(pieces: AsyncIterable[bytes], most_bytes: int) -> memoryview:
             # one piece is not copied
             return parts[0] if len(parts) == 1 else memoryview(b''.join(parts))
     raise PeerFormatError('the observation has no end: no piece with TRANSFER_END came')
-
-
-def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> LeRobotDoor:
-    """Return the door. Raises UserError for a mapping that cannot be read."""
-    return LeRobotDoor(gateway, exposure, read_settings(settings))

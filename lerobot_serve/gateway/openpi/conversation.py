@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lerobot_serve.gateway.callers.caller import Caller, NO_CAGE
-from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError
+from lerobot_serve.gateway.callers.predictions import invalid, Prediction, PredictionError
 from lerobot_serve.gateway.core import Gateway
 from lerobot_serve.gateway.openpi.connection import Connection
 from lerobot_serve.gateway.openpi.frames import Opcode
 from lerobot_serve.gateway.openpi.observation import (
-    invalid,
     Observation,
     ObservationMapping,
     request_of,

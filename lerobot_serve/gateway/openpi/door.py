@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 import hashlib
 import time
 from typing import Any, cast
@@ -28,18 +28,14 @@ from lerobot_serve.gateway.openpi.connection import Connection, ConnectionClosed
 from lerobot_serve.gateway.openpi.conversation import Conversation
 from lerobot_serve.gateway.openpi.frames import CloseCode
 from lerobot_serve.gateway.openpi.observation import read_observation_mapping
-from lerobot_serve.gateway.web.endpoint import ForbiddenOrigin, Once, WebEndpoint
+from lerobot_serve.gateway.web.endpoint import Once, Refused, WebEndpoint
 
 CHECK_S = 0.5
+NO_WEBSOCKET = 'no_websocket'
 HTTP_STATUS = {Status.UNAUTHORIZED: 401, Status.OVERLOADED: 429, Status.INVALID: 409}
 ACCEPT_SALT = b'258EAFA5-E914-47DA-95CA-C5AB0DC85B11'
 KEY_BYTES, VERSION = 16, '13'
 Clock = Callable[[], float]
-
-
-def make_door(gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]) -> OpenpiDoor:
-    """Return the door. Raises UserError."""
-    return OpenpiDoor(gateway, exposure, EndpointSettings.from_parameters(settings))
 
 
 class OpenpiDoor(WebEndpoint):
@@ -54,8 +50,8 @@ class OpenpiDoor(WebEndpoint):
     ) -> None:
         """Raise UserError for a mapping file that cannot be used."""
         application = web.Application(middlewares=[self._bounded()])
-        super().__init__(gateway, exposure, application, settings.max_connections)
-        self._settings, self._clock, self._logged = settings, clock, Once()
+        super().__init__(gateway, exposure, settings, application)
+        self._clock, self._logged = clock, Once()
         self._mapping = read_observation_mapping(settings.mapping)
         self._open: set[Connection] = set()
         application.router.add_get('/healthz', self._health)
@@ -120,11 +116,10 @@ class OpenpiDoor(WebEndpoint):
             caller = self._caller(request, name)
             conversation = Conversation(self._gateway, caller, self._mapping, self._clock)
             await conversation.begin()
-        except ForbiddenOrigin as error:
-            return web.Response(status=403, text=f'{error}\n')
-        except NoWebsocket as error:
-            self._on_refused('no_websocket')
-            return web.Response(status=426, text=f'{error}\n', headers={'Upgrade': 'websocket'})
+        except Refused as refused:
+            self._on_refused(refused.reason)
+            headers = {'Upgrade': 'websocket'} if refused.reason == NO_WEBSOCKET else {}
+            return web.Response(status=refused.status, text=f'{refused}\n', headers=headers)
         except PredictionError as error:
             self._log_refusal(request, error)
             return refusal(error)
@@ -183,26 +178,26 @@ def refusal(error: PredictionError) -> web.Response:
     return web.Response(status=status, text=f'{error.status}: {error.text}\n', headers=headers)
 
 
-class NoWebsocket(Exception):
-    """The request asks for no websocket; the text says what to do."""
-
-
 def upgrade_response(request: web.Request) -> web.StreamResponse:
-    """Return the reply that begins the websocket, without extensions. Raises NoWebsocket."""
+    """Return the reply that begins the websocket, without extensions. Raises Refused."""
     headers = request.headers
     if headers.get('Upgrade', '').strip().lower() != 'websocket':
-        raise NoWebsocket('this is the door for openpi clients: open a websocket, ws://HOST:PORT')
+        raise no_websocket('this is the door for openpi clients: open a websocket, ws://HOST:PORT')
     if headers.get('Sec-WebSocket-Version', '') != VERSION:
-        raise NoWebsocket(f'Sec-WebSocket-Version must be {VERSION}')
+        raise no_websocket(f'Sec-WebSocket-Version must be {VERSION}')
     key = headers.get('Sec-WebSocket-Key', '')
     if not _is_key(key):
-        raise NoWebsocket(f'Sec-WebSocket-Key must be {KEY_BYTES} bytes in base64')
+        raise no_websocket(f'Sec-WebSocket-Key must be {KEY_BYTES} bytes in base64')
     digest = hashlib.sha1(key.encode() + ACCEPT_SALT).digest()
     accept = base64.b64encode(digest).decode()
     return web.StreamResponse(
         status=101,
         headers={'Upgrade': 'websocket', 'Connection': 'Upgrade', 'Sec-WebSocket-Accept': accept},
     )
+
+
+def no_websocket(text: str) -> Refused:
+    return Refused(426, NO_WEBSOCKET, text)
 
 
 def _is_key(key: str) -> bool:

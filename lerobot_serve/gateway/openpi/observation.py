@@ -38,7 +38,10 @@ from lerobot_serve.gateway.callers.mapping import (
     read_mapping_file,
     REMEDY,
 )
-from lerobot_serve.gateway.callers.predictions import PredictionError, PredictionRequest, Status
+from lerobot_serve.gateway.callers.predictions import (
+    invalid,
+    PredictionRequest,
+)
 from lerobot_serve.gateway.upstream import PolicyContract
 
 # of clients that derive from openpi's: which call it is, and the name of the episode
@@ -97,8 +100,7 @@ class ObservationMapping:
         if self.names.state or not vectors or set(vectors) & set(contract.state_names):
             return self
         if len(keys) > 1:
-            raise PredictionError(
-                Status.INVALID,
+            raise invalid(
                 f'the state is {", ".join(list(keys)[:32])}; send {vectors[0]} without other '
                 f'numbers, or {REMEDY}',
             )
@@ -225,7 +227,3 @@ def _bytes_of(name: str, array: NDArray[Any]) -> Uint8Array:
     if not (array.min() >= 0 and array.max() <= 1):
         raise invalid(f'picture {name!r} has floats outside of [0, 1]; send uint8')
     return np.asarray(array * 255, np.uint8)
-
-
-def invalid(text: str) -> PredictionError:
-    return PredictionError(Status.INVALID, text)

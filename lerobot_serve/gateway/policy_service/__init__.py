@@ -2,6 +2,5 @@
 """
 PolicyService over gRPC: Predict and PredictStream, with reflection and health.
 
-`door` -> `conversion`; policy_service.proto is for clients, and its messages are in
-`contract.services.policy_service`.
+`door` -> `conversion`; its messages are in `contract.services.policy_service`.
 """

@@ -15,7 +15,6 @@ from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.image_codec import decode
-from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.services.policy_service import (
     Action,
@@ -24,9 +23,9 @@ from lerobot_serve.contract.services.policy_service import (
     Observation,
     Policy,
 )
-from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.gateway.callers.mapping import flat_state, NameMapping
 from lerobot_serve.gateway.callers.predictions import (
+    invalid,
     Prediction,
     PredictionError,
     PredictionRequest,
@@ -43,6 +42,8 @@ SHORTEST_S = 0.001
 PIXELS_LIMIT = 16_777_216
 # more of them take longer than a few milliseconds to decode
 INLINE_PIXELS = 1 << 18
+# of a Policy and of a contract
+SAME_FIELDS = {*Policy.DESCRIPTOR.fields_by_name} & {*PolicyContract.__slots__} - {'cameras'}
 
 
 def read_observation(data: bytes) -> Any:
@@ -151,46 +152,16 @@ def refused_action(error: PredictionError, step_index: int) -> bytes:
     return bytes(action.SerializeToString())
 
 
-def invalid(text: str) -> PredictionError:
-    return PredictionError(Status.INVALID, text)
-
-
-def terms_of(session: Any) -> OpenSessionRequest:
-    """Return the terms in a Session; the server judges them."""
-    return OpenSessionRequest(
-        state_names=tuple(session.state_names),
-        action_names=tuple(session.action_names),
-        cameras=tuple(
-            CameraSpec(camera.name, camera.height, camera.width, camera.channels)
-            for camera in session.cameras
-        ),
-        fps=session.fps,
-        policy=session.policy,
-        task=session.task,
-        tags=tuple(KeyValue(tag.key, tag.value) for tag in session.tags),
-    )
-
-
 def policy_of(contract: PolicyContract, client_id: str = '') -> Any:
     """Return the Policy of a contract; `client_id` is the name of an open session."""
     return Policy(
         id=contract.policy,
-        fingerprint=contract.fingerprint,
-        policy_type=contract.policy_type,
-        state_names=contract.state_names,
-        action_names=contract.action_names,
         cameras=[
             Camera(name=name, height=height, width=width, channels=channels)
             for name, (height, width, channels) in contract.cameras.items()
         ],
-        chunk_steps=contract.chunk_steps,
-        control_hz=contract.control_hz,
-        observation_steps=contract.observation_steps,
-        default_task=contract.default_task,
-        task_pinned=contract.task_pinned,
-        text=contract.text,
         client_id=client_id,
-        warnings=contract.warnings,
+        **{name: getattr(contract, name) for name in SAME_FIELDS},
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
 from dataclasses import dataclass
@@ -23,26 +23,23 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.contract.records import OpenSessionRequest
-from lerobot_serve.contract.services.policy_service import POOL, SERVICE
+from lerobot_serve.contract.services.policy_service import POOL, record_of, SERVICE
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller
-from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping, read_mapping
-from lerobot_serve.gateway.callers.predictions import Prediction, PredictionError, Status
+from lerobot_serve.gateway.callers.mapping import read_mapping
+from lerobot_serve.gateway.callers.predictions import invalid, Prediction, PredictionError
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.grpc_server.bounded import CallMessages
 from lerobot_serve.gateway.grpc_server.contexts import (
-    abort,
     caller_of,
     Context,
     NOTE,
     prediction_metadata,
 )
-from lerobot_serve.gateway.grpc_server.server import CONNECTIONS, door_calls, GrpcServer
+from lerobot_serve.gateway.grpc_server.server import GrpcServer
 from lerobot_serve.gateway.policy_service import conversion
 
-PROTOCOL = 'policy_service'
-# one message holds all images of an observation
-MESSAGE_BYTES, MB = 32_000_000, 10**6
 CALLS_PER_CALLER = 4
 # observations of one stream that wait for a reply: one runs, one waits, others are superseded
 STREAM_LIMIT = 4
@@ -120,19 +117,14 @@ class Health:
 
 
 class PolicyServiceDoor(GrpcServer):
-    """A Door. See the module."""
+    """See the module."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        exposure: Exposure,
-        mapping: NameMapping = EQUAL_NAMES,
-        *,
-        message_bytes: int = MESSAGE_BYTES,
-        max_connections: int = CONNECTIONS,
-    ) -> None:
-        """`message_bytes` bounds an observation; gRPC refuses a larger one by its length."""
-        self._gateway, self._exposure, self._mapping = gateway, exposure, mapping
+    def __init__(self, gateway: Gateway, exposure: Exposure, settings: EndpointSettings) -> None:
+        """
+        gRPC refuses an observation above `max_message_mb` by its length. Raises UserError for a
+        mapping that cannot be read.
+        """
+        self._mapping = read_mapping(settings.mapping)
         self._streams: Counter[Caller] = Counter()
         self._decoder = ThreadPoolExecutor(1, 'policy_service_decoder')
         self._health = Health(gateway)
@@ -147,12 +139,14 @@ class PolicyServiceDoor(GrpcServer):
             'Describe': grpc.unary_unary_rpc_method_handler(self.describe),
         }
         super().__init__(
+            gateway,
             exposure,
-            [grpc.method_handlers_generic_handler(SERVICE, methods)],
+            settings,
+            SERVICE,
+            methods,
+            calls_per_caller=CALLS_PER_CALLER,
+            message_bytes=settings.max_message_bytes,
             open_handlers=others.found,
-            calls=door_calls(gateway, exposure.door, CALLS_PER_CALLER),
-            message_bytes=message_bytes,
-            max_connections=max_connections,
         )
 
     async def start(self) -> None:
@@ -167,38 +161,25 @@ class PolicyServiceDoor(GrpcServer):
         self._decoder.shutdown(wait=True, cancel_futures=True)
 
     async def predict(self, message: bytes, context: Context) -> bytes:
-        """Answer one observation, or end the call with a status."""
-        try:
-            caller = caller_of(context, self._exposure, PROTOCOL)
-            seen = conversion.read_observation(message)
-            if seen.HasField('session'):
-                raise conversion.invalid('a session is opened by PredictStream; leave it out here')
-            stream = Stream(caller)
-            prediction = await self._predicted(stream, seen, context)
-        except PredictionError as error:
-            self._count(error)
-            return await abort(context, error)
+        """Answer one observation. Raises PredictionError."""
+        stream = Stream(caller_of(context, self._exposure))
+        seen = conversion.read_observation(message)
+        if seen.HasField('session'):
+            raise invalid('a session is opened by PredictStream; leave it out here')
+        prediction = await self._predicted(stream, seen, context)
         await context.send_initial_metadata(NOTE)
         context.set_trailing_metadata(prediction_metadata(prediction))
         return conversion.action_of(prediction, seen.step_index)
 
     async def describe(self, _: bytes, context: Context) -> bytes:
-        """Return what is served, or end the call with a status."""
-        try:
-            caller_of(context, self._exposure, PROTOCOL)
-            contract = await self._gateway.describe()
-        except PredictionError as error:
-            self._count(error)
-            return await abort(context, error)
+        """Return what is served. Raises PredictionError."""
+        caller_of(context, self._exposure)
+        contract = await self._gateway.describe()
         return bytes(conversion.policy_of(contract).SerializeToString())
 
     async def predict_stream(self, messages: CallMessages, context: Context) -> None:
-        """Answer each observation of a stream."""
-        try:
-            caller = caller_of(context, self._exposure, PROTOCOL)
-        except PredictionError as error:
-            self._count(error)
-            await abort(context, error)
+        """Answer each observation of a stream. Raises PredictionError."""
+        caller = caller_of(context, self._exposure)
         # a stream that is cut while it is sent cannot be given its status: gRPC sends it once
         with messages.working():
             await context.send_initial_metadata(NOTE)
@@ -237,9 +218,9 @@ class PolicyServiceDoor(GrpcServer):
                 await context.write(reply)
                 return True
         except TimeoutError:
-            self._gateway.on_refused(PROTOCOL, 'stopped_reading')
+            self._on_refused('stopped_reading')
         except grpc.aio.InternalError:  # type: ignore[attr-defined]  # the stubs lack it
-            self._gateway.on_refused(PROTOCOL, 'reply_unsent')
+            self._on_refused('reply_unsent')
         return False
 
     async def _reply(self, stream: Stream, message: bytes, context: Context) -> bytes:
@@ -252,12 +233,12 @@ class PolicyServiceDoor(GrpcServer):
             prediction = await self._predicted(stream, seen, context)
             return conversion.action_of(prediction, step_index)
         except PredictionError as error:
-            self._count(error)
+            self._note_error(context, error)
             return conversion.refused_action(error, step_index)
 
     async def _opened(self, stream: Stream, seen: Any) -> bytes:
         """Open the session of a stream; later messages of the stream need its terms, too."""
-        stream.terms = conversion.terms_of(seen.session)
+        stream.terms = record_of(seen.session)
         session = await self._gateway.session(stream.caller, stream.terms)
         return conversion.opened_action(session.contract, stream.caller.client_id, seen.step_index)
 
@@ -277,27 +258,9 @@ class PolicyServiceDoor(GrpcServer):
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._decoder, conversion.frames_of, seen)
 
-    def _count(self, error: PredictionError) -> None:
-        if error.status in (Status.INVALID, Status.UNAUTHORIZED):
-            self._gateway.on_refused(PROTOCOL, error.status)
-
     async def _end_stream(self, caller: Caller) -> None:
         """Free the place of a caller with its last stream."""
         self._streams[caller] -= 1
         if not self._streams[caller]:
             del self._streams[caller]
             await self._gateway.release(caller)
-
-
-def make_door(
-    gateway: Gateway, exposure: Exposure, settings: Mapping[str, Any]
-) -> PolicyServiceDoor:
-    """Return the door. Raises UserError for a mapping that cannot be read."""
-    mapping, message_bytes = read_mapping(settings['mapping']), MB * settings['max_message_mb']
-    return PolicyServiceDoor(
-        gateway,
-        exposure,
-        mapping,
-        message_bytes=message_bytes,
-        max_connections=settings['max_connections'],
-    )

@@ -23,12 +23,14 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from lerobot_serve.access.connections import Connections
-from lerobot_serve.access.half_open import ProtocolFactory, TlsHandshakes
 from lerobot_serve.access.token_file import WrongTokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 from lerobot_serve.gateway.core import Gateway
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.doors import Endpoint
+from lerobot_serve.gateway.listener import Listener
 
 BASE_HEADERS = {
     'X-Content-Type-Options': 'nosniff',
@@ -50,23 +52,27 @@ FROM_A_PAGE = (
 )
 
 
-class ForbiddenOrigin(Exception):
-    """A request that a web page of another site may have caused; the text says what to do."""
+class Refused(Exception):
+    """A request that is refused before its content is known; `reason` is one word, to count."""
+
+    def __init__(self, status: int, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.status, self.reason, self.text = status, reason, text
 
 
-class WebEndpoint:
+class WebEndpoint(Endpoint):
     """Serves one aiohttp application, from `start` to `stop`."""
 
     def __init__(
         self,
         gateway: Gateway,
         exposure: Exposure,
+        settings: EndpointSettings,
         application: web.Application,
-        max_connections: int,
     ) -> None:
-        self._gateway, self._exposure = gateway, exposure
-        self._on_refused = partial(gateway.on_refused, exposure.door)
-        self._connections = Connections(max_connections, self._on_refused)
+        super().__init__(gateway, exposure, settings)
+        limit = settings.max_connections
+        self._connections = Connections(limit, self._on_refused)
         self._wrong_tokens = WrongTokens()
         application.middlewares.insert(0, self._connections.middleware())
         application.on_response_prepare.append(self._add_headers)
@@ -82,16 +88,14 @@ class WebEndpoint:
             lingering_time=LINGER_S,
         )
         self._watching: list[asyncio.Task[None]] = []
-        self._server: asyncio.Server | None = None
-        self._handshakes: TlsHandshakes | None = None
-        self._port = 0
+        # not a site of aiohttp, which waits 60 s for each TLS handshake and counts none
+        self._listener = Listener(exposure, self._connections.note_closed, limit=limit)
 
     @property
     def address(self) -> str:
         """Return the URL; the port is 0 before the start."""
-        host = self._exposure.host
-        shown = f'[{host}]' if ':' in host else host
-        return f'{"https" if self._exposure.tls else "http"}://{shown}:{self._port}'
+        scheme = 'https' if self._exposure.tls else 'http'
+        return f'{scheme}://{self._exposure.shown_host}:{self._listener.port}'
 
     def _excess(self, request: web.Request) -> int:
         """
@@ -113,37 +117,19 @@ class WebEndpoint:
 
     async def start(self) -> None:
         """Listen. Raises UserError for an address that cannot be used."""
-        exposure, runner = self._exposure, self._runner
-        await runner.setup()
-        assert runner.server
-        loop = asyncio.get_running_loop()
+        await self._runner.setup()
+        server = self._runner.server
+        assert server
         try:
-            # not a site of aiohttp, which waits 60 s for each TLS handshake and counts none
-            self._server = await loop.create_server(
-                self._protocols(runner.server), exposure.host, exposure.port
-            )
-        except OSError as error:
-            await runner.cleanup()
-            raise UserError(
-                f'{exposure.door}.port: cannot listen on {exposure.host}:{exposure.port} '
-                f'({error.strerror or error}); set {exposure.door}.port to a free one, or to 0'
-            ) from None
-        self._port = self._server.sockets[0].getsockname()[1]
-        self._watching = [asyncio.create_task(each) for each in self._watches(runner.server)]
+            await self._listener.start(server)
+        except UserError:
+            await self._runner.cleanup()
+            raise
+        self._watching = [asyncio.create_task(each) for each in self._watches(server)]
 
     def _watches(self, server: web.Server) -> list[Coroutine[Any, Any, None]]:
         """Return what runs until the end, and bounds the connections."""
         return [self._connections.watch(server)]
-
-    def _protocols(self, create: ProtocolFactory) -> ProtocolFactory:
-        """Return what creates the protocols of connections, behind TLS where it is set."""
-        if self._exposure.tls is None:
-            return create
-        bounds = self._connections
-        self._handshakes = TlsHandshakes(
-            self._exposure.tls, create, bounds.note_closed, limit=bounds.limit
-        )
-        return self._handshakes
 
     async def stop(self) -> None:
         """Close the site and its connections. May be called twice."""
@@ -152,16 +138,13 @@ class WebEndpoint:
             each.cancel()
         if watching:
             await asyncio.wait(watching)
-        if self._server:
-            self._server.close()
-        if self._handshakes:
-            self._handshakes.close()
+        self._listener.close()
         await self._runner.cleanup()
 
     # whom it lets in
 
     def _check_origin(self, request: web.Request) -> None:
-        """Raise ForbiddenOrigin for a request of a web page; counted."""
+        """Raise Refused for a request that a web page of another site may have caused."""
         host, origin = request.headers.get('Host', ''), request.headers.get('Origin')
         header, given = '', ''
         if origin is not None and _split(origin).netloc.lower() != host.lower():
@@ -169,8 +152,7 @@ class WebEndpoint:
         elif not self._exposure.needs_token and not self._is_own_host(host):
             header, given = 'Host', host
         if header:
-            self._on_refused('web_page')
-            raise ForbiddenOrigin(FROM_A_PAGE.format(header=header, given=given[:120]))
+            raise Refused(403, 'web_page', FROM_A_PAGE.format(header=header, given=given[:120]))
 
     def _is_own_host(self, host: str) -> bool:
         """

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from lerobot_serve.peer_formats.safe_pickle import value_opcodes
 from lerobot_serve.peer_formats.safe_pickle.reader import Handler, Reader
@@ -21,7 +21,7 @@ from lerobot_serve.peer_formats.safe_pickle.values import (
 TUPLE_ITEMS = 32
 # a name on a line of its own, as protocol 2 and 3 write it
 NAME_BYTES = 128
-NEWLINE = 0x0A
+PutInto = Callable[[Reader, list[object]], None]
 
 
 def mark(reader: Reader, position: int) -> int:
@@ -31,19 +31,14 @@ def mark(reader: Reader, position: int) -> int:
     return position
 
 
-def empty_list(reader: Reader, position: int) -> int:
-    reader.push_container([])
-    return position
+def empty(kind: type[list[object]] | type[dict[str, object]]) -> Handler:
+    """Return the handler that makes an empty list or dict."""
 
+    def make(reader: Reader, position: int) -> int:
+        reader.push_container(kind())
+        return position
 
-def empty_dict(reader: Reader, position: int) -> int:
-    reader.push_container({})
-    return position
-
-
-def empty_tuple(reader: Reader, position: int) -> int:
-    reader.stack.append(())
-    return position
+    return make
 
 
 def tuple_of(count: int) -> Handler:
@@ -62,11 +57,6 @@ def tuple_of(count: int) -> Handler:
     return make
 
 
-def tuple_of_marked(reader: Reader, position: int) -> int:
-    push_tuple(reader, reader.pop_mark())
-    return position
-
-
 def push_tuple(reader: Reader, values: list[object]) -> None:
     """Push a tuple; one inside it holds scalars only, so that tuples nest no deeper."""
     if len(values) > TUPLE_ITEMS:
@@ -77,15 +67,25 @@ def push_tuple(reader: Reader, values: list[object]) -> None:
     reader.stack.append(tuple(values))
 
 
-def append(reader: Reader, position: int) -> int:
-    value = reader.pop()
-    extend(reader, [value])
-    return position
+def last(count: int, put: PutInto) -> Handler:
+    """Return the handler that puts the last values into what is before them."""
+
+    def handle(reader: Reader, position: int) -> int:
+        values = [reader.pop() for _ in range(count)]
+        put(reader, values[::-1])
+        return position
+
+    return handle
 
 
-def appends(reader: Reader, position: int) -> int:
-    extend(reader, reader.pop_mark())
-    return position
+def marked(put: PutInto) -> Handler:
+    """Return the handler that puts the values above the last mark into what is before them."""
+
+    def handle(reader: Reader, position: int) -> int:
+        put(reader, reader.pop_mark())
+        return position
+
+    return handle
 
 
 def extend(reader: Reader, values: list[object]) -> None:
@@ -93,17 +93,6 @@ def extend(reader: Reader, values: list[object]) -> None:
     if type(target) is not list:
         raise PickleRefused('a value is appended to what is not a list')
     target.extend(complete(value) for value in values)
-
-
-def set_item(reader: Reader, position: int) -> int:
-    value, key = reader.pop(), reader.pop()
-    update(reader, [key, value])
-    return position
-
-
-def set_items(reader: Reader, position: int) -> int:
-    update(reader, reader.pop_mark())
-    return position
 
 
 def update(reader: Reader, values: list[object]) -> None:
@@ -188,17 +177,17 @@ def build(reader: Reader, position: int) -> int:
 HANDLERS: Mapping[int, Handler] = {
     **value_opcodes.HANDLERS,
     ord('('): mark,
-    ord(']'): empty_list,
-    ord('}'): empty_dict,
-    ord(')'): empty_tuple,
+    ord(']'): empty(list),
+    ord('}'): empty(dict),
+    ord(')'): value_opcodes.constant(()),
     0x85: tuple_of(1),
     0x86: tuple_of(2),
     0x87: tuple_of(3),
-    ord('t'): tuple_of_marked,
-    ord('a'): append,
-    ord('e'): appends,
-    ord('s'): set_item,
-    ord('u'): set_items,
+    ord('t'): marked(push_tuple),
+    ord('a'): last(1, extend),
+    ord('e'): marked(extend),
+    ord('s'): last(2, update),
+    ord('u'): marked(update),
     ord('c'): global_line,
     0x93: stack_global,
     ord('R'): reduce,

@@ -6,7 +6,7 @@ three most frequent ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from struct import Struct
 
 from lerobot_serve.peer_formats.safe_pickle.reader import Handler, Reader
@@ -19,9 +19,8 @@ from lerobot_serve.peer_formats.safe_pickle.values import (
     Storage,
 )
 
-INT32, UINT32 = Struct('<i').unpack_from, Struct('<I').unpack_from
-UINT16, UINT64 = Struct('<H').unpack_from, Struct('<Q').unpack_from
-FLOAT64 = Struct('>d').unpack_from
+UINT16, INT32 = Struct('<H'), Struct('<i')
+UINT32, UINT64, FLOAT64 = Struct('<I'), Struct('<Q'), Struct('>d')
 # LONG1 with more bytes is not a number that a robot sends
 LONG_BYTES = 8
 SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -29,37 +28,34 @@ SCALARS = frozenset({str, int, float, bool, type(None)})
 SHAREABLE = SCALARS | {memoryview, Global, Dtype, Array, LongText, Storage}
 
 
+# does something with a number of the pickle; gets the position after it, and returns the next
+NumberHandler = Callable[[Reader, int, int], int]
+
+
 def protocol(reader: Reader, position: int) -> int:
     return position + 1
 
 
-def frame(reader: Reader, position: int) -> int:
-    reader.take(position + 8, UINT64(reader.view, position)[0])
-    return position + 8
+def number(form: Struct) -> Handler:
+    """Return the handler that pushes a number."""
+    read, size = form.unpack_from, form.size
+
+    def push(reader: Reader, position: int) -> int:
+        reader.stack.append(read(reader.view, position)[0])
+        return position + size
+
+    return push
 
 
-def int32(reader: Reader, position: int) -> int:
-    reader.stack.append(INT32(reader.view, position)[0])
-    return position + 4
+def by(form: Struct, handle: NumberHandler) -> Handler:
+    """Return the handler that reads a length or an index first."""
+    read, size = form.unpack_from, form.size
+    return lambda reader, position: handle(reader, position + size, read(reader.view, position)[0])
 
 
-def uint16(reader: Reader, position: int) -> int:
-    reader.stack.append(UINT16(reader.view, position)[0])
-    return position + 2
-
-
-def long1(reader: Reader, position: int) -> int:
-    size = reader.view[position]
-    if size > LONG_BYTES:
-        raise PickleRefused(f'an integer of {size} bytes; {LONG_BYTES} are allowed')
-    data = reader.take(position + 1, size)
-    reader.stack.append(int.from_bytes(data, 'little', signed=True))
-    return position + 1 + size
-
-
-def float64(reader: Reader, position: int) -> int:
-    reader.stack.append(FLOAT64(reader.view, position)[0])
-    return position + 8
+def by_byte(handle: NumberHandler) -> Handler:
+    """Return the handler that reads a length or an index of one byte first."""
+    return lambda reader, position: handle(reader, position + 1, reader.view[position])
 
 
 def constant(value: object) -> Handler:
@@ -72,12 +68,17 @@ def constant(value: object) -> Handler:
     return push
 
 
-def text32(reader: Reader, position: int) -> int:
-    return text(reader, position + 4, UINT32(reader.view, position)[0])
+def frame(reader: Reader, position: int, size: int) -> int:
+    reader.take(position, size)
+    return position
 
 
-def text64(reader: Reader, position: int) -> int:
-    return text(reader, position + 8, UINT64(reader.view, position)[0])
+def long(reader: Reader, position: int, size: int) -> int:
+    if size > LONG_BYTES:
+        raise PickleRefused(f'an integer of {size} bytes; {LONG_BYTES} are allowed')
+    data = reader.take(position, size)
+    reader.stack.append(int.from_bytes(data, 'little', signed=True))
+    return position + size
 
 
 def text(reader: Reader, position: int, size: int) -> int:
@@ -90,32 +91,12 @@ def text(reader: Reader, position: int, size: int) -> int:
     return position + size
 
 
-def bytes8(reader: Reader, position: int) -> int:
-    return data(reader, position + 1, reader.view[position])
-
-
-def bytes32(reader: Reader, position: int) -> int:
-    return data(reader, position + 4, UINT32(reader.view, position)[0])
-
-
-def bytes64(reader: Reader, position: int) -> int:
-    return data(reader, position + 8, UINT64(reader.view, position)[0])
-
-
 def data(reader: Reader, position: int, size: int) -> int:
     reader.stack.append(reader.take(position, size))
     return position + size
 
 
-def get8(reader: Reader, position: int) -> int:
-    return get(reader, reader.view[position], position + 1)
-
-
-def get32(reader: Reader, position: int) -> int:
-    return get(reader, UINT32(reader.view, position)[0], position + 4)
-
-
-def get(reader: Reader, index: int, position: int) -> int:
+def get(reader: Reader, position: int, index: int) -> int:
     value = reader.memo[index]
     if type(value) not in SHAREABLE and not is_flat_tuple(value):
         raise PickleRefused(f'a {type(value).__name__} is used twice')
@@ -127,35 +108,30 @@ def is_flat_tuple(value: object) -> bool:
     return type(value) is tuple and all(type(each) in SCALARS for each in value)
 
 
-def put8(reader: Reader, position: int) -> int:
-    reader.memo[reader.view[position]] = reader.stack[-1]
-    return position + 1
-
-
-def put32(reader: Reader, position: int) -> int:
-    reader.memo[UINT32(reader.view, position)[0]] = reader.stack[-1]
-    return position + 4
+def put(reader: Reader, position: int, index: int) -> int:
+    reader.memo[index] = reader.stack[-1]
+    return position
 
 
 HANDLERS: Mapping[int, Handler] = {
     0x80: protocol,
-    0x95: frame,
-    ord('J'): int32,
-    ord('M'): uint16,
-    0x8A: long1,
-    ord('G'): float64,
+    0x95: by(UINT64, frame),
+    ord('J'): number(INT32),
+    ord('M'): number(UINT16),
+    0x8A: by_byte(long),
+    ord('G'): number(FLOAT64),
     ord('N'): constant(None),
     0x88: constant(True),
     0x89: constant(False),
-    ord('X'): text32,
-    0x8D: text64,
-    ord('C'): bytes8,
-    ord('B'): bytes32,
-    0x8E: bytes64,
+    ord('X'): by(UINT32, text),
+    0x8D: by(UINT64, text),
+    ord('C'): by_byte(data),
+    ord('B'): by(UINT32, data),
+    0x8E: by(UINT64, data),
     # BYTEARRAY8: read-only here, as everything else
-    0x96: bytes64,
-    ord('h'): get8,
-    ord('j'): get32,
-    ord('q'): put8,
-    ord('r'): put32,
+    0x96: by(UINT64, data),
+    ord('h'): by_byte(get),
+    ord('j'): by(UINT32, get),
+    ord('q'): by_byte(put),
+    ord('r'): by(UINT32, put),
 }

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lerobot_serve.peer_formats.array_types import PeerFormatError
+
 AnyArray = NDArray[Any]
 Arguments = tuple[object, ...]
 # a name out of a pickle is quoted in an error up to this length
 QUOTED_CHARACTERS = 80
 
 
-class PickleRefused(Exception):
+class PickleRefused(PeerFormatError):
     """The pickle holds something that the reader does not accept; the text says what."""
 
 

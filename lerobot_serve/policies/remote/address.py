@@ -16,7 +16,7 @@ HOST = re.compile(r'[\w.:-]+', re.ASCII)
 TLS_SCHEMES = ('https', 'wss', 'grpcs')
 
 
-def check_address(contract: RemoteContract, kind: str, plain: str, tls: str = '') -> None:
+def check_address(contract: RemoteContract, kind: str, plain: str, tls: str) -> None:
     """
     Raise PolicyError unless the url has one of the two schemes, a host, a port if there is no
     default, and TLS files only with the TLS scheme.
@@ -55,8 +55,10 @@ def is_exposed(contract: RemoteContract) -> bool:
     return bool(contract.api_key) and not is_safe
 
 
-def ssl_context(contract: RemoteContract) -> ssl.SSLContext:
-    """Return the TLS context of a client. Raises PolicyError."""
+def tls_of(contract: RemoteContract) -> ssl.SSLContext | bool:
+    """Return the TLS context of a client of aiohttp, True without TLS. Raises PolicyError."""
+    if urlsplit(contract.url).scheme not in TLS_SCHEMES:
+        return True
     files = contract.tls
     try:
         context = ssl.create_default_context(cafile=files.authority or None)

@@ -19,6 +19,7 @@ from lerobot_serve.policies.error_text import one_line
 from lerobot_serve.policies.remote.metadata import digest_of
 from lerobot_serve.policies.remote.peer import (
     MakePeer,
+    named,
     Peer,
     PeerChanged,
     PeerError,
@@ -35,6 +36,11 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 CLOSE_TIMEOUT_S = 2.0
 # beyond the timeout of a step, for the event loop itself
 LOOP_MARGIN_S = 2.0
+CHANGED = (
+    'the server now reports other metadata, so it serves another policy; restart this '
+    'policy_server to serve it under its own fingerprint, or name the fields that identify the '
+    'policy in metadata_keys'
+)
 
 
 class PeerConnection:
@@ -108,15 +114,17 @@ class PeerConnection:
 
     async def _first_connect(self) -> dict[str, Any]:
         self._peer, metadata = await self._connect()
-        self._digest = digest_of(self._select(metadata))
+        with named(self._where):
+            self._digest = digest_of(self._select(metadata))
         return metadata
 
     async def _connect(self) -> tuple[Peer, dict[str, Any]]:
         # for a connection that ends between two requests
-        peer: Peer = self._make_peer(lambda reason: self._lose(peer, reason))
+        peer: Peer = self._make_peer(lambda why: self._lose(peer, f'{self._where}: {why}'))
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                metadata = await peer.connect()
+                with named(self._where):
+                    metadata = await peer.connect()
         except BaseException as error:
             await self._discard(peer)
             if isinstance(error, TimeoutError):
@@ -124,8 +132,6 @@ class PeerConnection:
                     f'{self._where}: no connection within connect_timeout_s '
                     f'({self._connect_timeout_s:g} s)'
                 ) from None
-            if isinstance(error, OSError):
-                raise PeerUnavailable(f'{self._where}: {error}') from None
             raise
         return peer, metadata
 
@@ -135,16 +141,14 @@ class PeerConnection:
             raise PeerUnavailable(f'{self._reason}; connecting again in the background')
         try:
             async with asyncio.timeout(self._predict_timeout_s):
-                reply = await peer.predict(observation)
+                with named(self._where):
+                    reply = await peer.predict(observation)
         except TimeoutError:
             text = (
                 f'{self._where}: no reply within predict_timeout_s ({self._predict_timeout_s:g} s)'
             )
             self._lose(peer, text)
             raise PeerTimeout(text) from None
-        except OSError as error:
-            self._lose(peer, f'{self._where}: {error}')
-            raise PeerUnavailable(f'{self._where}: {error}') from None
         except (PeerRefused, PeerChanged):
             # a whole reply; the connection is in order
             raise
@@ -178,8 +182,9 @@ class PeerConnection:
         """Return a connection to the same policy. Raises PeerChanged, and what `_connect` does."""
         peer, metadata = await self._connect()
         try:
-            if digest_of(self._select(metadata)) != self._digest:
-                raise changed(self._where)
+            with named(self._where):
+                if digest_of(self._select(metadata)) != self._digest:
+                    raise PeerChanged(CHANGED)
         except BaseException:
             await self._discard(peer)
             raise
@@ -202,11 +207,3 @@ class PeerConnection:
         peer, self._peer, self._reason = self._peer, None, f'{self._where}: closed'
         if peer:
             await self._discard(peer)
-
-
-def changed(where: str) -> PeerChanged:
-    return PeerChanged(
-        f'{where}: the server now reports other metadata, so it serves another policy; restart '
-        'this policy_server to serve it under its own fingerprint, or name the fields that '
-        'identify the policy in metadata_keys'
-    )

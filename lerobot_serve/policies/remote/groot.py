@@ -18,35 +18,74 @@ import numpy as np
 import zmq
 import zmq.asyncio
 
-from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.msgpack_arrays import pack_groot, unpack_groot
 from lerobot_serve.policies.base import LoadOptions, PolicyError
-from lerobot_serve.policies.remote.address import check_address
 from lerobot_serve.policies.remote.contract_file import RemoteContract
 from lerobot_serve.policies.remote.mapping import assembled_actions, state_parts
 from lerobot_serve.policies.remote.peer import (
     BadReply,
+    Peer,
     PeerChanged,
     PeerObservation,
     PeerRefused,
     PeerReply,
     PeerUnavailable,
+    SHOWN_CHARACTERS,
 )
 from lerobot_serve.policies.remote.policy import load_remote, RemotePolicy
 
-KIND = 'groot'
-SHOWN_CHARACTERS = 300
 ENDED = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 
-class GrootPeer:
+class GrootPeer(Peer):
     """See the module."""
 
+    kind, schemes = 'groot', ('tcp', '')
+
     def __init__(self, contract: RemoteContract, on_lost: Callable[[str], None]) -> None:
-        self._contract, self._on_lost = contract, on_lost
-        self._where = f'{KIND} server {contract.url}'
+        super().__init__(contract, on_lost)
         self._socket: zmq.asyncio.Socket | None = None
         self._monitor: asyncio.Task[None] | None = None
+
+    @staticmethod
+    def check(contract: RemoteContract) -> None:
+        if urlsplit(contract.url).path:
+            raise PolicyError(f'the url of a groot policy has no path, got {contract.url!r}')
+        if not contract.task:
+            raise PolicyError(
+                'the contract file of a groot policy needs task, the key of the language, such as '
+                'annotation.human.task_description'
+            )
+
+    @staticmethod
+    def check_metadata(metadata: dict[str, Any], contract: RemoteContract) -> None:
+        """Compare the modalities of the server with those of the contract file."""
+        for modality, field, keys in (
+            ('video', 'images', contract.images),
+            ('state', 'state', contract.state),
+            ('language', 'task', [contract.task]),
+            ('action', 'actions', contract.actions),
+        ):
+            told = metadata.get(modality)
+            theirs = told.get('modality_keys') if isinstance(told, dict) else None
+            steps = told.get('delta_indices') if isinstance(told, dict) else None
+            if theirs is None and modality not in metadata:
+                continue
+            if not isinstance(theirs, list) or sorted(map(str, theirs)) != sorted(keys):
+                raise PeerChanged(
+                    f'its {modality} keys are {theirs!r:.200}, {field} of the contract file has '
+                    f'{[*keys]}; correct the file'
+                )
+            expected = contract.chunk_steps if modality == 'action' else 1
+            if not isinstance(steps, list) or len(steps) != expected:
+                raise PeerChanged(
+                    f'its {modality} has {steps!r:.120} as delta_indices, '
+                    + (
+                        f'chunk_steps of the contract file is {expected}; correct the file'
+                        if modality == 'action'
+                        else 'only policies that read one time step are supported'
+                    )
+                )
 
     async def connect(self) -> dict[str, Any]:
         # of the process: the end of a context waits for its sockets
@@ -60,7 +99,7 @@ class GrootPeer:
         socket.connect(self._contract.url)
         config = await self._call('get_modality_config')
         if not isinstance(config, dict):
-            raise BadReply(f'{self._where}: get_modality_config must be a map, got {config!r:.80}')
+            raise BadReply(f'get_modality_config must be a map, got {config!r:.80}')
         return config
 
     async def predict(self, observation: PeerObservation) -> PeerReply:
@@ -68,10 +107,8 @@ class GrootPeer:
         reply = await self._call('get_action', request)
         actions = reply[0] if isinstance(reply, list) and reply else reply
         if not isinstance(actions, dict):
-            raise BadReply(
-                f'{self._where}: the reply must be a list of actions and info, got {reply!r:.80}'
-            )
-        return PeerReply(assembled_actions(actions, self._contract, self._where))
+            raise BadReply(f'the reply must be a list of actions and info, got {reply!r:.80}')
+        return PeerReply(assembled_actions(actions, self._contract))
 
     async def close(self) -> None:
         if self._monitor:
@@ -82,27 +119,24 @@ class GrootPeer:
             self._socket.close(linger=0)
 
     async def _call(self, endpoint: str, data: dict[str, Any] | None = None) -> Any:
-        """Return the reply of an endpoint. Raises PeerRefused, PeerUnavailable, BadReply."""
+        """Return the reply of an endpoint. Raises PeerError and PeerFormatError."""
         request: dict[str, Any] = {'endpoint': endpoint}
         if data is not None:
             request['data'] = data
         if self._contract.api_key:
             request['api_token'] = self._contract.api_key
         if self._socket is None:
-            raise PeerUnavailable(f'{self._where}: not connected')
+            raise PeerUnavailable('not connected')
         # the empty frame is that of a REQ socket
         await self._first_of(self._socket.send_multipart([b'', pack_groot(request)]))
         frames: list[bytes] = await self._first_of(self._socket.recv_multipart())
         if len(frames) != 2 or frames[0]:
-            raise BadReply(f'{self._where}: the reply must be one frame, got {len(frames)}')
+            raise BadReply(f'the reply must be one frame, got {len(frames)}')
         if frames[1] == b'ERROR':
-            raise PeerRefused(f'{self._where}: replied ERROR')
-        try:
-            content = unpack_groot(frames[1])
-        except PeerFormatError as error:
-            raise BadReply(f'{self._where}: {error}') from None
+            raise PeerRefused('replied ERROR')
+        content = unpack_groot(frames[1])
         if isinstance(content, dict) and 'error' in content:
-            raise PeerRefused(f'{self._where}: {content["error"]!s:.{SHOWN_CHARACTERS}}')
+            raise PeerRefused(f'{content["error"]!s:.{SHOWN_CHARACTERS}}')
         return content
 
     async def _first_of(self, step: Awaitable[Any]) -> Any:
@@ -120,8 +154,8 @@ class GrootPeer:
         """Report the end of the connection; a message over the limit ends it, too."""
         await events.recv_multipart()
         reason = (
-            f'{self._where}: no connection, or it ended (refused, closed, or a reply over '
-            f'max_reply_mb, {self._contract.max_reply_bytes >> 20} MB)'
+            'no connection, or it ended (refused, closed, or a reply over '
+            f'max_reply_mb, {self._contract.max_reply_mb} MB)'
         )
         self._lost.set_result(reason)
         self._on_lost(reason)
@@ -139,53 +173,6 @@ def request_of(observation: PeerObservation, contract: RemoteContract) -> dict[s
     }
 
 
-def check_modality_config(config: dict[str, Any], contract: RemoteContract) -> None:
-    """Raise PeerChanged if the modalities of the server are not those of the contract file."""
-    where = f'{KIND} server {contract.url}'
-    ours = {
-        'video': [*contract.images],
-        'state': [*contract.state],
-        'language': [contract.task],
-        'action': [*contract.actions],
-    }
-    fields = {'video': 'images', 'state': 'state', 'language': 'task', 'action': 'actions'}
-    for modality, keys in ours.items():
-        told = config.get(modality)
-        theirs = told.get('modality_keys') if isinstance(told, dict) else None
-        steps = told.get('delta_indices') if isinstance(told, dict) else None
-        if theirs is None and modality not in config:
-            continue
-        if not isinstance(theirs, list) or sorted(map(str, theirs)) != sorted(keys):
-            raise PeerChanged(
-                f'{where}: its {modality} keys are {theirs!r:.200}, {fields[modality]} of the '
-                f'contract file has {keys}; correct the file'
-            )
-        expected = contract.chunk_steps if modality == 'action' else 1
-        if not isinstance(steps, list) or len(steps) != expected:
-            raise PeerChanged(
-                f'{where}: its {modality} has {steps!r:.120} as delta_indices, '
-                + (
-                    f'chunk_steps of the contract file is {expected}; correct the file'
-                    if modality == 'action'
-                    else 'only policies that read one time step are supported'
-                )
-            )
-
-
-def _check(contract: RemoteContract) -> None:
-    """Raise PolicyError for a field that this protocol needs or cannot use."""
-    check_address(contract, KIND, 'tcp')
-    if urlsplit(contract.url).path:
-        raise PolicyError(f'the url of a groot policy has no path, got {contract.url!r}')
-    if not contract.task:
-        raise PolicyError(
-            'the contract file of a groot policy needs task, the key of the language, such as '
-            'annotation.human.task_description'
-        )
-
-
 def load(options: LoadOptions) -> RemotePolicy:
     """Return the policy of a contract file. Raises PolicyError."""
-    return load_remote(
-        KIND, options, GrootPeer, check=_check, check_metadata=check_modality_config
-    )
+    return load_remote(GrootPeer, options)

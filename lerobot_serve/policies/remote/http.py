@@ -23,21 +23,22 @@ from numpy.typing import NDArray
 from lerobot_serve.arrays import FrameArray
 from lerobot_serve.contract.image_codec import encode_jpeg
 from lerobot_serve.policies.base import LoadOptions
-from lerobot_serve.policies.remote.address import check_address, ssl_context
+from lerobot_serve.policies.remote.address import tls_of
 from lerobot_serve.policies.remote.contract_file import MappedContractFile, RemoteContract, Text
 from lerobot_serve.policies.remote.mapping import assembled_actions, put, state_parts
 from lerobot_serve.policies.remote.metadata import selected
 from lerobot_serve.policies.remote.peer import (
     BadReply,
+    Peer,
     PeerChanged,
     PeerObservation,
     PeerRefused,
     PeerReply,
     PeerUnavailable,
+    SHOWN_CHARACTERS,
 )
 from lerobot_serve.policies.remote.policy import load_remote, RemotePolicy
 
-KIND = 'http'
 UrlPath = Annotated[
     str,
     Meta(
@@ -46,7 +47,6 @@ UrlPath = Annotated[
     ),
 ]
 JPEG_QUALITY = 95
-SHOWN_CHARACTERS = 300
 BLOCK_BYTES = 1 << 16
 OK, NOT_FOUND = 200, 404
 VERSION_HEADER = 'X-Reflex-Model-Version'
@@ -64,12 +64,14 @@ class HttpContractFile(MappedContractFile, frozen=True, kw_only=True):
     model_version: Text | UnsetType = UNSET
 
 
-class HttpPeer:
+class HttpPeer(Peer):
     """See the module."""
 
+    kind, schemes, contract_file = 'http', ('http', 'https'), HttpContractFile
+    image_prefix = 'images>'
+
     def __init__(self, contract: RemoteContract, on_lost: Callable[[str], None]) -> None:
-        self._contract = contract
-        self._where = f'{KIND} server {contract.url}'
+        super().__init__(contract, on_lost)
         self._session: aiohttp.ClientSession | None = None
         base, options = contract.url.rstrip('/'), contract.options
         self._act_url = base + options.get('act_path', '/act')
@@ -78,10 +80,7 @@ class HttpPeer:
 
     async def connect(self) -> dict[str, Any]:
         key = self._contract.api_key
-        is_tls = self._contract.url.startswith('https:')
-        connector = aiohttp.TCPConnector(
-            limit=1, ssl=ssl_context(self._contract) if is_tls else True
-        )
+        connector = aiohttp.TCPConnector(limit=1, ssl=tls_of(self._contract))
         trace = aiohttp.TraceConfig()
         trace.on_connection_create_start.append(self._on_new_connection)
         self._session = aiohttp.ClientSession(
@@ -94,7 +93,7 @@ class HttpPeer:
         )
         self._may_connect = True
         metadata = await self._config()
-        self._known = selected(metadata, self._contract.metadata_keys, self._where)
+        self._known = selected(metadata, self._contract.metadata_keys)
         self._may_connect = False
         return metadata
 
@@ -107,10 +106,10 @@ class HttpPeer:
             status, headers, body = await self._exchange('POST', self._act_url, request)
         finally:
             self._may_connect = False
-        reply = self._object(status, body)
+        reply = _object(status, body)
         self._check_version(headers.get(VERSION_HEADER, ''))
         parts = {key: _array(reply[key]) for key in self._contract.actions if key in reply}
-        return PeerReply(assembled_actions(parts, self._contract, self._where))
+        return PeerReply(assembled_actions(parts, self._contract))
 
     async def close(self) -> None:
         if self._session:
@@ -118,7 +117,7 @@ class HttpPeer:
 
     async def _config(self) -> dict[str, Any]:
         status, _, body = await self._exchange('GET', self._config_url)
-        return {} if status == NOT_FOUND else self._object(status, body)
+        return {} if status == NOT_FOUND else _object(status, body)
 
     async def _on_new_connection(self, *details: object) -> None:
         if not self._may_connect:
@@ -128,15 +127,15 @@ class HttpPeer:
         """Read the metadata over a new connection. Raises PeerUnavailable if they changed."""
         self._may_connect = True
         metadata = await self._config()
-        if selected(metadata, self._contract.metadata_keys, self._where) != self._known:
-            raise PeerUnavailable(f'{self._where}: its metadata changed')
+        if selected(metadata, self._contract.metadata_keys) != self._known:
+            raise PeerUnavailable('its metadata changed')
 
     async def _exchange(
         self, method: str, url: str, data: bytes | None = None
     ) -> tuple[int, Any, bytes]:
         """Return status, headers and body of one request. Raises PeerUnavailable, BadReply."""
         if self._session is None:
-            raise PeerUnavailable(f'{self._where}: not connected')
+            raise PeerUnavailable('not connected')
         headers = {'Content-Type': 'application/json', 'Accept-Encoding': 'identity'}
         try:
             async with self._session.request(
@@ -145,35 +144,22 @@ class HttpPeer:
                 return response.status, response.headers, await self._body(response)
         except aiohttp.ClientError as error:
             reason = str(error) or type(error).__name__
-            raise PeerUnavailable(f'{self._where}: {reason[:SHOWN_CHARACTERS]}') from None
+            raise PeerUnavailable(reason[:SHOWN_CHARACTERS]) from None
 
     async def _body(self, response: aiohttp.ClientResponse) -> bytes:
         limit, body = self._contract.max_reply_bytes, bytearray()
         async for block in response.content.iter_chunked(BLOCK_BYTES):
             body += block
             if len(body) > limit:
-                raise BadReply(f'{self._where}: the reply is over max_reply_mb ({limit >> 20} MB)')
+                raise BadReply(self._too_large)
         return bytes(body)
-
-    def _object(self, status: int, body: bytes) -> dict[str, Any]:
-        """Return the JSON object of a reply. Raises PeerRefused, BadReply."""
-        if status != OK:
-            text = ' '.join(body[:SHOWN_CHARACTERS].decode(errors='replace').split())
-            raise PeerRefused(f'{self._where}: HTTP status {status}: {text or "no text"}')
-        try:
-            content = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise BadReply(f'{self._where}: not valid JSON: {error!s:.200}') from None
-        if not isinstance(content, dict):
-            raise BadReply(f'{self._where}: the reply must be an object, got {content!r:.80}')
-        return content
 
     def _check_version(self, given: str) -> None:
         """Raise PeerChanged if the operator named another version."""
         expected = self._contract.options.get('model_version', '')
         if expected and given != expected:
             raise PeerChanged(
-                f'{self._where}: {VERSION_HEADER} is {given[:200]!r}, the contract file has '
+                f'{VERSION_HEADER} is {given[:200]!r}, the contract file has '
                 f'model_version {expected!r}; correct the file or the server'
             )
 
@@ -187,6 +173,20 @@ def request_of(observation: PeerObservation, contract: RemoteContract) -> dict[s
         put(request, key, _jpeg_text(camera, observation.images[camera]))
     put(request, contract.task or 'instruction', observation.task)
     return request
+
+
+def _object(status: int, body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a reply. Raises PeerRefused, BadReply."""
+    if status != OK:
+        text = ' '.join(body[:SHOWN_CHARACTERS].decode(errors='replace').split())
+        raise PeerRefused(f'HTTP status {status}: {text or "no text"}')
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadReply(f'not valid JSON: {error!s:.200}') from None
+    if not isinstance(content, dict):
+        raise BadReply(f'the reply must be an object, got {content!r:.80}')
+    return content
 
 
 def _jpeg_text(camera: str, image: FrameArray) -> str:
@@ -203,11 +203,4 @@ def _array(value: Any) -> NDArray[Any]:
 
 def load(options: LoadOptions) -> RemotePolicy:
     """Return the policy of a contract file. Raises PolicyError."""
-    return load_remote(
-        KIND,
-        options,
-        HttpPeer,
-        file_kind=HttpContractFile,
-        image_prefix='images>',
-        check=lambda contract: check_address(contract, KIND, 'http', 'https'),
-    )
+    return load_remote(HttpPeer, options)

@@ -22,31 +22,28 @@ import grpc
 from msgspec import UNSET, UnsetType
 import numpy as np
 
-from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.lerobot_messages import observation_pieces, read_data, write_data
 from lerobot_serve.peer_formats.safe_pickle import (
-    PickleRefused,
     read_actions,
     write_observation,
     write_policy_config,
 )
 from lerobot_serve.policies.base import LoadOptions, PolicyError
-from lerobot_serve.policies.remote.address import check_address
 from lerobot_serve.policies.remote.contract_file import RemoteContract, Text
 from lerobot_serve.policies.remote.peer import (
     BadReply,
+    Peer,
     PeerError,
     PeerObservation,
     PeerRefused,
     PeerReply,
     PeerUnavailable,
+    SHOWN_CHARACTERS,
 )
 from lerobot_serve.policies.remote.policy import load_remote, RemotePolicy
 
-KIND = 'lerobot_async'
 SERVICE = '/transport.AsyncInference/'
 CAMERA_PREFIX = 'observation.images.'
-SHOWN_CHARACTERS = 300
 LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
@@ -58,17 +55,29 @@ class LerobotContractFile(RemoteContract, frozen=True, kw_only=True):
     policy_device: Text | UnsetType = UNSET
 
 
-class LerobotAsyncPeer:
+class LerobotAsyncPeer(Peer):
     """See the module."""
 
+    kind, schemes, contract_file = 'lerobot_async', ('grpc', 'grpcs'), LerobotContractFile
+
     def __init__(self, contract: RemoteContract, on_lost: Callable[[str], None]) -> None:
-        self._contract = contract
-        self._where = f'{KIND} server {contract.url}'
+        super().__init__(contract, on_lost)
         self._channel: grpc.Channel | None = None
         self._loop = asyncio.get_running_loop()
         self._timestep = 0
         key = contract.api_key
         self._metadata = (('authorization', f'Bearer {key}'),) if key else ()
+
+    @staticmethod
+    def check(contract: RemoteContract) -> None:
+        for field in ('policy_type', 'pretrained_name_or_path'):
+            if field not in contract.options:
+                raise PolicyError(
+                    f'the contract file of a lerobot_async policy needs {field}: the server loads '
+                    'what its client names'
+                )
+        if contract.metadata_keys:
+            raise PolicyError('metadata_keys has no effect: a LeRobot server has no metadata')
 
     async def connect(self) -> dict[str, Any]:
         """Let the server load the policy; it has no metadata to return."""
@@ -88,25 +97,22 @@ class LerobotAsyncPeer:
         )
         await self._upload(pickled)
         reply = await self._call('GetActions', b'')
-        try:
-            data = read_data(reply)
-            timed = read_actions(data) if data else []
-        except (PeerFormatError, PickleRefused) as error:
-            raise BadReply(f'{self._where}: {error}') from None
+        data = read_data(reply)
+        timed = read_actions(data) if data else []
         if not timed:
             # also what a server says that was restarted: gRPC connects to it, and it has no policy
             raise BadReply(
-                f'{self._where}: replied without actions: its policy failed, or another client '
-                'took its place; see its log'
+                'replied without actions: its policy failed, or another client took its place; '
+                'see its log'
             )
         if [each.timestep - self._timestep for each in timed] != [*range(len(timed))]:
             raise BadReply(
-                f'{self._where}: replied with the steps {timed[0].timestep} to '
-                f'{timed[-1].timestep}, the observation was {self._timestep}'
+                f'replied with the steps {timed[0].timestep} to {timed[-1].timestep}, the '
+                f'observation was {self._timestep}'
             )
         rows = [each.action.reshape(-1) for each in timed]
         if len({row.shape for row in rows}) > 1:
-            raise BadReply(f'{self._where}: its actions have different lengths')
+            raise BadReply('its actions have different lengths')
         return PeerReply(np.stack(rows))
 
     async def close(self) -> None:
@@ -134,7 +140,7 @@ class LerobotAsyncPeer:
         try:
             reply: bytes = running.result()
         except grpc.FutureCancelledError:
-            raise PeerUnavailable(f'{self._where}: closed') from None
+            raise PeerUnavailable('closed') from None
         except grpc.RpcError:
             raise self._error(running.code(), running.details()) from None
         return reply
@@ -146,17 +152,16 @@ class LerobotAsyncPeer:
 
     def _opened(self) -> grpc.Channel:
         if self._channel is None:
-            raise PeerUnavailable(f'{self._where}: not connected')
+            raise PeerUnavailable('not connected')
         return self._channel
 
     def _error(self, code: grpc.StatusCode, details: str | None) -> PeerError:
         text = ' '.join((details or 'no text').split())[:SHOWN_CHARACTERS]
         if code in LOST:
-            return PeerUnavailable(f'{self._where}: {text}')
+            return PeerUnavailable(text)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            limit_mb = self._contract.max_reply_bytes >> 20
-            return BadReply(f'{self._where}: {text} (max_reply_mb is {limit_mb} MB)')
-        return PeerRefused(f'{self._where}: {code.name}: {text}')
+            return BadReply(f'{text} (max_reply_mb is {self._contract.max_reply_mb} MB)')
+        return PeerRefused(f'{code.name}: {text}')
 
 
 def _channel(contract: RemoteContract) -> grpc.Channel:
@@ -220,21 +225,6 @@ def _raw_observation(observation: PeerObservation, contract: RemoteContract) -> 
     return raw | {'task': observation.task}
 
 
-def _check(contract: RemoteContract) -> None:
-    """Raise PolicyError for a field that this protocol needs or cannot use."""
-    check_address(contract, KIND, 'grpc', 'grpcs')
-    for field in ('policy_type', 'pretrained_name_or_path'):
-        if field not in contract.options:
-            raise PolicyError(
-                f'the contract file of a {KIND} policy needs {field}: the server loads what its '
-                'client names'
-            )
-    if contract.metadata_keys:
-        raise PolicyError('metadata_keys has no effect: a LeRobot server has no metadata')
-
-
 def load(options: LoadOptions) -> RemotePolicy:
     """Return the policy of a contract file. Raises PolicyError."""
-    return load_remote(
-        KIND, options, LerobotAsyncPeer, file_kind=LerobotContractFile, check=_check
-    )
+    return load_remote(LerobotAsyncPeer, options)

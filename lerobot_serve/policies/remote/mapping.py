@@ -29,21 +29,19 @@ def put(target: dict[str, Any], key: str, value: Any) -> None:
     target[last] = value
 
 
-def assembled_actions(
-    parts: Mapping[Any, Any], contract: RemoteContract, where: str
-) -> NDArray[Any]:
+def assembled_actions(parts: Mapping[Any, Any], contract: RemoteContract) -> NDArray[Any]:
     """
     Return steps x actions in the order of the contract; a leading batch of 1 is removed. Raises
     BadReply.
     """
     chunk: NDArray[Any] | None = None
     for key, columns in contract.actions.items():
-        part = _part(parts, key, where)
+        part = _part(parts, key)
         if part.ndim == 3 and len(part) == 1:
             part = part[0]
         if part.shape != (contract.chunk_steps, len(columns)) or part.dtype.kind not in 'iuf':
             raise BadReply(
-                f'{where}: {key!r} must be {contract.chunk_steps} steps x {len(columns)} actions, '
+                f'{key!r} must be {contract.chunk_steps} steps x {len(columns)} actions, '
                 f'as in the contract file, got {part.shape} of {part.dtype}'
             )
         if chunk is None:
@@ -52,10 +50,8 @@ def assembled_actions(
     return np.empty((0, 0)) if chunk is None else chunk
 
 
-def _part(parts: Mapping[Any, Any], key: str, where: str) -> NDArray[Any]:
+def _part(parts: Mapping[Any, Any], key: str) -> NDArray[Any]:
     found = parts.get(key)
     if isinstance(found, np.ndarray):
         return found
-    raise BadReply(
-        f'{where}: the reply has no array {key!r}, but {", ".join(map(str, parts))[:200]}'
-    )
+    raise BadReply(f'the reply has no array {key!r}, but {", ".join(map(str, parts))[:200]}')

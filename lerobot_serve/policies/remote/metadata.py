@@ -46,17 +46,17 @@ def identity(kind: str, contract: RemoteContract, metadata: Mapping[str, Any], n
     return f'{name or contract.name}@{digest_of(told)[:SHOWN_DIGITS]}'
 
 
-def selected(metadata: dict[str, Any], keys: tuple[str, ...], where: str) -> dict[str, Any]:
+def selected(metadata: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     """Return the part that identifies the policy. Raises PeerChanged for a missing key."""
     if missing := [key for key in keys if key not in metadata]:
         raise PeerChanged(
-            f'{where}: the metadata has no {missing[0]!r}, which metadata_keys names; it has '
+            f'the metadata has no {missing[0]!r}, which metadata_keys names; it has '
             f'{", ".join(sorted(map(str, metadata))) or "nothing"}'
         )
     return {key: metadata[key] for key in keys} if keys else metadata
 
 
-def check_reported(metadata: Mapping[str, Any], contract: RemoteContract, where: str) -> None:
+def check_reported(metadata: Mapping[str, Any], contract: RemoteContract) -> None:
     """Raise PeerChanged if a field that the server reports differs from the contract."""
     # a gateway's openpi door has them in a map of its own
     ours = metadata.get('lerobot_serve')
@@ -66,7 +66,7 @@ def check_reported(metadata: Mapping[str, Any], contract: RemoteContract, where:
         said = tuple(said) if isinstance(said, list) else said
         if said is not None and said != written:
             raise PeerChanged(
-                f'{where}: the server reports {field} {said!r:.200}, the contract file has '
+                f'the server reports {field} {said!r:.200}, the contract file has '
                 f'{written!r:.200}; correct the file'
             )
 

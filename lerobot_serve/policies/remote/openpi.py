@@ -18,23 +18,22 @@ import aiohttp
 from msgspec import UNSET, UnsetType
 import numpy as np
 
-from lerobot_serve.peer_formats.array_types import PeerFormatError
 from lerobot_serve.peer_formats.msgpack_arrays import pack_openpi, unpack_openpi
 from lerobot_serve.policies.base import LoadOptions
-from lerobot_serve.policies.remote.address import check_address, ssl_context
+from lerobot_serve.policies.remote.address import tls_of
 from lerobot_serve.policies.remote.contract_file import MappedContractFile, RemoteContract
 from lerobot_serve.policies.remote.mapping import assembled_actions, put, state_parts
 from lerobot_serve.policies.remote.peer import (
     BadReply,
+    Peer,
     PeerObservation,
     PeerRefused,
     PeerReply,
     PeerUnavailable,
+    SHOWN_CHARACTERS,
 )
 from lerobot_serve.policies.remote.policy import load_remote, RemotePolicy
 
-KIND = 'openpi'
-SHOWN_CHARACTERS = 300
 # an exception at the end of a traceback; its text may go on for some lines
 EXCEPTION = re.compile(r'[A-Za-z_][\w.]*(: |$)')
 MESSAGES = (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT)
@@ -46,32 +45,33 @@ class OpenpiContractFile(MappedContractFile, frozen=True, kw_only=True):
     image_layout: Literal['hwc', 'chw'] | UnsetType = UNSET
 
 
-class OpenpiPeer:
+class OpenpiPeer(Peer):
     """See the module."""
 
+    kind, schemes, contract_file = 'openpi', ('ws', 'wss'), OpenpiContractFile
+
     def __init__(self, contract: RemoteContract, on_lost: Callable[[str], None]) -> None:
-        self._contract, self._on_lost = contract, on_lost
-        self._where = f'{KIND} server {contract.url}'
+        super().__init__(contract, on_lost)
         self._session: aiohttp.ClientSession | None = None
         self._reader: asyncio.Task[None] | None = None
         self._pending: asyncio.Future[aiohttp.WSMessage] | None = None
 
     async def connect(self) -> dict[str, Any]:
-        key, url = self._contract.api_key, self._contract.url
+        key = self._contract.api_key
         headers = {'Authorization': f'Api-Key {key}'} if key else {}
         self._session = aiohttp.ClientSession(headers=headers)
         try:
             self._socket = await self._session.ws_connect(
-                url,
+                self._contract.url,
                 max_msg_size=self._contract.max_reply_bytes,
                 compress=0,
-                ssl=ssl_context(self._contract) if url.startswith('wss:') else True,
+                ssl=tls_of(self._contract),
             )
         except aiohttp.WSServerHandshakeError as error:
-            raise PeerRefused(f'{self._where}: refuses with HTTP status {error.status}') from None
+            raise PeerRefused(f'refuses with HTTP status {error.status}') from None
         except aiohttp.ClientError as error:
-            raise PeerUnavailable(f'{self._where}: {error}') from None
-        metadata = self._unpacked(self._checked(await self._socket.receive()))
+            raise PeerUnavailable(str(error)) from None
+        metadata = unpacked(self._checked(await self._socket.receive()))
         # reads between requests too, so that pings are answered and a close is noticed
         self._reader = asyncio.create_task(self._read())
         return metadata
@@ -80,11 +80,10 @@ class OpenpiPeer:
         self._pending = asyncio.get_running_loop().create_future()
         try:
             await self._socket.send_bytes(pack_openpi(request_of(observation, self._contract)))
-            reply = self._unpacked(await self._pending)
+            reply = unpacked(await self._pending)
         finally:
             self._pending = None
-        actions = assembled_actions(reply, self._contract, self._where)
-        return PeerReply(actions, forward_ms_of(reply))
+        return PeerReply(assembled_actions(reply, self._contract), forward_ms_of(reply))
 
     async def close(self) -> None:
         if self._reader:
@@ -108,7 +107,7 @@ class OpenpiPeer:
                     self._on_lost(str(error))
                 return
             if pending is None or pending.done():
-                self._on_lost(f'{self._where}: sent a message that answers no request')
+                self._on_lost('sent a message that answers no request')
                 return
             pending.set_result(message)
 
@@ -118,23 +117,21 @@ class OpenpiPeer:
             return message
         error = message.data
         if isinstance(error, aiohttp.WebSocketError):
-            if error.code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
-                limit_mb = self._contract.max_reply_bytes >> 20
-                raise BadReply(f'{self._where}: the reply is over max_reply_mb ({limit_mb} MB)')
-            raise BadReply(f'{self._where}: {error}')
-        raise PeerUnavailable(f'{self._where}: closed the connection (code {error})')
+            too_big = error.code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG
+            raise BadReply(self._too_large if too_big else str(error))
+        raise PeerUnavailable(f'closed the connection (code {error})')
 
-    def _unpacked(self, message: aiohttp.WSMessage) -> dict[str, Any]:
-        """Return the map in a message; a text is an error. Raises PeerRefused, BadReply."""
-        if message.type is aiohttp.WSMsgType.TEXT:
-            raise PeerRefused(f'{self._where}: {error_line(message.data)}')
-        try:
-            content = unpack_openpi(message.data)
-        except PeerFormatError as error:
-            raise BadReply(f'{self._where}: {error}') from None
-        if not isinstance(content, dict):
-            raise BadReply(f'{self._where}: the reply must be a map, got {content!r:.80}')
-        return content
+
+def unpacked(message: aiohttp.WSMessage) -> dict[str, Any]:
+    """
+    Return the map in a message; a text is an error. Raises PeerRefused, BadReply, PeerFormatError.
+    """
+    if message.type is aiohttp.WSMsgType.TEXT:
+        raise PeerRefused(error_line(message.data))
+    content = unpack_openpi(message.data)
+    if not isinstance(content, dict):
+        raise BadReply(f'the reply must be a map, got {content!r:.80}')
+    return content
 
 
 def request_of(observation: PeerObservation, contract: RemoteContract) -> dict[str, Any]:
@@ -166,10 +163,4 @@ def forward_ms_of(reply: dict[str, Any]) -> float | None:
 
 def load(options: LoadOptions) -> RemotePolicy:
     """Return the policy of a contract file. Raises PolicyError."""
-    return load_remote(
-        KIND,
-        options,
-        OpenpiPeer,
-        file_kind=OpenpiContractFile,
-        check=lambda c: check_address(c, KIND, 'ws', 'wss'),
-    )
+    return load_remote(OpenpiPeer, options)

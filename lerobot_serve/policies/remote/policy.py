@@ -6,7 +6,7 @@ state between requests, because the sessions of this policy share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -20,25 +20,17 @@ from lerobot_serve.policies.base import (
     Prediction,
 )
 from lerobot_serve.policies.option_checks import check_no_torch_options, check_options_match
-from lerobot_serve.policies.remote.address import is_exposed
+from lerobot_serve.policies.remote.address import check_address, is_exposed
 from lerobot_serve.policies.remote.connection import PeerConnection
-from lerobot_serve.policies.remote.contract_file import (
-    MappedContractFile,
-    read_contract,
-    RemoteContract,
-)
+from lerobot_serve.policies.remote.contract_file import read_contract, RemoteContract
 from lerobot_serve.policies.remote.metadata import check_reported, identity, selected
-from lerobot_serve.policies.remote.peer import BadReply, Peer, PeerObservation, PeerReply
+from lerobot_serve.policies.remote.peer import BadReply, named, Peer, PeerObservation, PeerReply
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
 
 NO_METADATA = (
     'the remote server says nothing of its policy: name and version in the contract file identify '
     'it, and a change of the policy at the same address is not detected'
 )
-
-
-# makes the connection of one protocol; nothing is opened before its `connect`
-PeerClass = Callable[[RemoteContract, Callable[[str], None]], Peer]
 
 
 class RemotePolicy:
@@ -88,40 +80,27 @@ class RemotePolicy:
             return np.asarray(actions, np.float32)
 
 
-def load_remote(
-    kind: str,
-    options: LoadOptions,
-    make_peer: PeerClass,
-    *,
-    file_kind: type[RemoteContract] = MappedContractFile,
-    image_prefix: str = '',
-    check: Callable[[RemoteContract], None] = lambda contract: None,
-    check_metadata: Callable[[dict[str, Any], RemoteContract], None] | None = None,
-) -> RemotePolicy:
-    """
-    Read the contract file `options.path`, connect and return the policy. Raises PolicyError.
-
-    `file_kind` has the fields of the contract file of this protocol, `check` and `check_metadata`
-    are its own checks.
-    """
-    check_no_torch_options(options, kind)
-    contract = read_contract(options.path, file_kind, image_prefix)
-    check(contract)
-    where = f'{kind} server {contract.url}'
+def load_remote(peer: type[Peer], options: LoadOptions) -> RemotePolicy:
+    """Read the contract file `options.path`, connect and return the policy. Raises PolicyError."""
+    check_no_torch_options(options, peer.kind)
+    contract = read_contract(options.path, peer.contract_file, peer.image_prefix)
+    check_address(contract, peer.kind, *peer.schemes)
+    peer.check(contract)
+    where = f'{peer.kind} server {contract.url}'
     connection = PeerConnection(
         where,
-        partial(make_peer, contract),
+        partial(peer, contract),
         connect_timeout_s=contract.connect_timeout_s,
         predict_timeout_s=contract.predict_timeout_s,
-        select=lambda metadata: selected(metadata, contract.metadata_keys, where),
+        select=lambda metadata: selected(metadata, contract.metadata_keys),
     )
     metadata = connection.start()
     try:
-        check_reported(metadata, contract, where)
-        if check_metadata:
-            check_metadata(metadata, contract)
-        known = selected(metadata, contract.metadata_keys, where)
-        description = _description(kind, contract, known, options)
+        with named(where):
+            check_reported(metadata, contract)
+            peer.check_metadata(metadata, contract)
+        known = selected(metadata, contract.metadata_keys)
+        description = _description(peer.kind, contract, known, options)
         check_options_match(options, description)
     except BaseException:
         connection.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.tools.keys.certificates import make_authority, make_certificate
 
 
@@ -22,11 +21,3 @@ def certificate_files(folder: Path) -> tuple[str, str, str]:
         (folder / name).write_bytes(content)
     authority_file, certificate_file, key_file = (str(folder / name) for name in contents)
     return authority_file, certificate_file, key_file
-
-
-def tls_exposure(folder: Path, door: str) -> tuple[str, Exposure]:
-    """Return the path of an authority, and the exposure of a door with its certificate."""
-    authority, certificate, key = certificate_files(folder)
-    given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
-    given |= {'certificate_file': certificate, 'key_file': key}
-    return authority, open_exposure(door, given)

@@ -11,6 +11,7 @@ import inspect
 from pathlib import Path
 from typing import Any, Self
 
+import grpc
 import numpy as np
 import pytest
 
@@ -23,7 +24,8 @@ from lerobot_serve.gateway.callers.predictions import (
     PredictionRequest,
 )
 from lerobot_serve.gateway.core import Gateway
-from lerobot_serve.gateway.doors import Door
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.doors import Endpoint
 from lerobot_serve.gateway.fake_upstream import EXAMPLE_CONTRACT, FakeSession, FakeUpstream
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.upstream import UpstreamSession
@@ -35,10 +37,18 @@ LIMIT_S = 60.0
 
 def exposure_of(door: str, tls: tuple[str, str, str] | None = None, **changes: Any) -> Exposure:
     """Return an exposure from parameters; `tls` is what `certificate_files` returns."""
-    given = {'host': '127.0.0.1', 'port': 0, 'tokens_file': '', 'allow_anyone': False}
     _, certificate, key = tls or ('', '', '')
-    given |= {'certificate_file': certificate, 'key_file': key, **changes}
-    return open_exposure(door, given)
+    given = {'certificate_file': certificate, 'key_file': key, **changes}
+    return open_exposure(door, EndpointSettings(**given))
+
+
+def grpc_channel(address: str, authority: bytes = b'') -> grpc.aio.Channel:
+    """Return a connection of its own; with an authority over TLS."""
+    options = [('grpc.use_local_subchannel_pool', 1)]
+    if not authority:
+        return grpc.aio.insecure_channel(address, options)
+    credentials = grpc.ssl_channel_credentials(authority)
+    return grpc.aio.secure_channel(address, credentials, options)
 
 
 class RecordingLog:
@@ -87,7 +97,7 @@ class GatewayRig:
 class DoorRig(GatewayRig):
     """A gateway with one door, from `start` to the end of `running`."""
 
-    door: Door
+    door: Endpoint
 
     @property
     def refused(self) -> dict[str, int]:

@@ -7,9 +7,11 @@ import asyncio
 from collections.abc import AsyncIterator
 import contextlib
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.groot.door import make_door
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.groot.door import GrootDoor
 from support.gateway.gateway_rig import DoorRig
 from support.gateway.groot_client import GrootClient
 
@@ -19,9 +21,9 @@ EXPOSURE = Exposure('groot')
 class GrootRig(DoorRig):
     """A door, and clients in threads."""
 
-    def __init__(self, exposure: Exposure = EXPOSURE, **settings: object) -> None:
+    def __init__(self, exposure: Exposure = EXPOSURE, **settings: Any) -> None:
         super().__init__()
-        self.door = make_door(self.gateway, exposure, settings)
+        self.door = GrootDoor(self.gateway, exposure, EndpointSettings(**settings))
 
     def client(self, **options: str) -> GrootClient:
         return GrootClient(self.door.address, **options)

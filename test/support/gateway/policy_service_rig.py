@@ -11,9 +11,9 @@ import numpy as np
 
 from lerobot_serve.contract.services.policy_service import Action, Image, Observation, SERVICE
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping
-from lerobot_serve.gateway.policy_service.door import MESSAGE_BYTES, PolicyServiceDoor
-from support.gateway.gateway_rig import DoorRig
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.policy_service.door import PolicyServiceDoor
+from support.gateway.gateway_rig import DoorRig, grpc_channel
 
 LIMIT_S = 60.0
 HEIGHT, WIDTH = 48, 64
@@ -34,25 +34,19 @@ class PolicyServiceRig(DoorRig):
     def __init__(
         self,
         exposure: Exposure = EXPOSURE,
-        mapping: NameMapping = EQUAL_NAMES,
         *,
-        message_bytes: int = MESSAGE_BYTES,
+        max_message_mb: float = 32.0,
         **settings: Any,
     ) -> None:
         super().__init__(**{'max_callers': 4, **settings})
-        self.door = PolicyServiceDoor(self.gateway, exposure, mapping, message_bytes=message_bytes)
+        given = EndpointSettings(max_message_mb=max_message_mb)
+        self.door = PolicyServiceDoor(self.gateway, exposure, given)
         self._channels: list[grpc.aio.Channel] = []
 
     def channel(self, certificate: bytes = b'') -> grpc.aio.Channel:
         """Return a connection of its own."""
-        options = [('grpc.use_local_subchannel_pool', 1)]
-        if certificate:
-            credentials = grpc.ssl_channel_credentials(certificate)
-            made = grpc.aio.secure_channel(self.door.address, credentials, options)
-        else:
-            made = grpc.aio.insecure_channel(self.door.address, options)
-        self._channels.append(made)
-        return made
+        self._channels.append(grpc_channel(self.door.address, certificate))
+        return self._channels[-1]
 
     def call(self, channel: grpc.aio.Channel, data: bytes, **given: Any) -> Any:
         method = channel.unary_unary(f'/{SERVICE}/Predict')

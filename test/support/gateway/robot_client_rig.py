@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 
 from benchmarks.harness.peer_classes import (
     features,
@@ -23,10 +24,11 @@ from benchmarks.harness.peer_classes import (
     unpickled,
 )
 from lerobot_serve.gateway.access import Exposure
-from lerobot_serve.gateway.lerobot_async.door import LeRobotDoor
-from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
+from lerobot_serve.gateway.callers.mapping import EQUAL_NAMES, NameMapping
+from lerobot_serve.gateway.door_parameters import EndpointSettings
+from lerobot_serve.gateway.lerobot_async import door
 from lerobot_serve.peer_formats import lerobot_messages as protobuf
-from support.gateway.gateway_rig import DoorRig
+from support.gateway.gateway_rig import DoorRig, grpc_channel
 from support.replacing import replace
 
 JOINTS = ('joint_1.pos', 'joint_2.pos', 'gripper.pos')
@@ -70,12 +72,7 @@ class StubClient:
     """A connection of its own, as a RobotClient in a process of its own has."""
 
     def __init__(self, address: str, token: str = '', certificate: bytes = b'') -> None:
-        options = [('grpc.use_local_subchannel_pool', 1)]
-        if certificate:
-            credentials = grpc.ssl_channel_credentials(certificate)
-            self.channel = grpc.aio.secure_channel(address, credentials, options)
-        else:
-            self.channel = grpc.aio.insecure_channel(address, options)
+        self.channel = grpc_channel(address, certificate)
         self.metadata = (('authorization', f'Bearer {token}'),) if token else ()
 
     def call(self, method: str, data: bytes = b'') -> Any:
@@ -130,12 +127,23 @@ def read_reply(reply: bytes) -> list[TimedAction]:
 class RobotClientRig(DoorRig):
     """The door and its clients. Build it in the event loop."""
 
-    def __init__(self, exposure: Exposure = EXPOSURE, **settings: Any) -> None:
-        super().__init__(max_callers=settings.pop('max_callers', 4))
-        self.settings = LeRobotSettings(
-            **{'observation_wait_s': 5.0, 'refusal_pause_s': 0.0, **settings}
+    def __init__(
+        self,
+        exposure: Exposure = EXPOSURE,
+        *,
+        mapping: NameMapping = EQUAL_NAMES,
+        max_callers: int = 4,
+        wait_s: float = 5.0,
+        **settings: Any,
+    ) -> None:
+        super().__init__(max_callers=max_callers)
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(door, 'OBSERVATION_WAIT_S', wait_s)
+        self._patch.setattr(door, 'REFUSAL_PAUSE_S', 0.0)
+        self.door = door.LeRobotDoor(
+            self.gateway, exposure, EndpointSettings(**settings), clock=lambda: self.now_s
         )
-        self.door = LeRobotDoor(self.gateway, exposure, self.settings, clock=lambda: self.now_s)
+        self.door._mapping = mapping
         self._clients: list[StubClient] = []
 
     def client(self, **given: Any) -> StubClient:
@@ -151,6 +159,7 @@ class RobotClientRig(DoorRig):
         for client in self._clients:
             await client.channel.close()
         await super().close()
+        self._patch.undo()
 
 
 def robot_client_rig(*given: Any, **settings: Any) -> AbstractAsyncContextManager[RobotClientRig]:

@@ -9,16 +9,12 @@ import pytest
 from support.paths import REPOSITORY
 
 from lerobot_serve.policies.remote import groot, http, lerobot_async, openpi
-from lerobot_serve.policies.remote.contract_file import MappedContractFile, read_contract
+from lerobot_serve.policies.remote.contract_file import read_contract
 
 PAGE = (REPOSITORY / 'docs' / 'remote_policies.md').read_text()
 EXAMPLES = re.findall(r'```yaml\n# contract: (\w+)\n(.*?)```', PAGE, re.DOTALL)
-FILES = {
-    'openpi': openpi.OpenpiContractFile,
-    'groot': MappedContractFile,
-    'http': http.HttpContractFile,
-    'lerobot_async': lerobot_async.LerobotContractFile,
-}
+PEERS = (openpi.OpenpiPeer, groot.GrootPeer, http.HttpPeer, lerobot_async.LerobotAsyncPeer)
+FILES = {peer.kind: peer.contract_file for peer in PEERS}
 
 
 @pytest.mark.parametrize(('kind', 'text'), EXAMPLES)
@@ -33,4 +29,4 @@ def test_each_example_is_read(tmp_path, kind, text):
 def test_every_field_is_explained():
     for kind in FILES.values():
         assert all(name in PAGE for name in kind.__struct_encode_fields__)
-    assert all(module.KIND in PAGE for module in (openpi, groot, http, lerobot_async))
+    assert all(f'`{kind}`' in PAGE for kind in FILES)

@@ -9,15 +9,22 @@ import pytest
 from support.paths import REPOSITORY
 
 from lerobot_serve.access import connections, half_open
-from lerobot_serve.gateway.door_parameters import DOORS
+from lerobot_serve.gateway.door_parameters import DOORS, EndpointSettings, OWNERS
 from lerobot_serve.gateway.grpc_server import server
 from lerobot_serve.gateway.grpc_server.calls import CallSettings
-from lerobot_serve.gateway.lerobot_async.settings import LeRobotSettings
+from lerobot_serve.gateway.lerobot_async.door import OBSERVATION_LIMIT_S
 from lerobot_serve.gateway.parameters import door_settings, GatewayParameters
 from lerobot_serve.gateway.policy_service.door import STREAM_LIMIT
 
 PAGE = (REPOSITORY / 'docs' / 'security.md').read_text()
-SETTINGS = {name: door_settings(GatewayParameters(), name) for name in DOORS}
+SETTINGS = {
+    name: {
+        each: getattr(door_settings(GatewayParameters(), name), each)
+        for each in EndpointSettings.__dataclass_fields__
+        if name in OWNERS.get(each, DOORS)
+    }
+    for name in DOORS
+}
 GRPC = ('lerobot', 'policy_service')
 HALF_OPEN, ARRIVAL, UNREAD = 'half-open', 'arrival of a message', 'unread reply'
 
@@ -74,7 +81,7 @@ def test_bounds_that_are_no_parameters_are_those_of_the_code():
         assert connections.HEAD_LIMIT_S == half_open.HANDSHAKE_LIMIT_S
     for door in GRPC:
         assert seconds(ROWS[door][HALF_OPEN]) == server.HANDSHAKE_MS / 1000
-    assert seconds(ROWS['lerobot'][ARRIVAL]) == LeRobotSettings().observation_limit_s
+    assert seconds(ROWS['lerobot'][ARRIVAL]) == OBSERVATION_LIMIT_S
     first_message_s = CallSettings(1, 1.0).first_message_s
     assert seconds(ROWS['policy_service'][ARRIVAL]) == first_message_s
     assert ROWS['policy_service'][UNREAD].split()[0] == f'{STREAM_LIMIT}'

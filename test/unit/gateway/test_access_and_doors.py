@@ -4,24 +4,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+import socket
 import sys
 
 import pytest
+from support.gateway.gateway_rig import GatewayRig
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.gateway.access import open_exposure
-from lerobot_serve.gateway.door_parameters import DoorEntry, DOORS
+from lerobot_serve.gateway.access import Exposure, open_exposure
+from lerobot_serve.gateway.door_parameters import DoorEntry, DOORS, EndpointSettings
 from lerobot_serve.gateway.doors import load_door
 
 TOKEN = 'a' * 20
-SETTINGS = {
-    'host': '127.0.0.1',
-    'port': 8700,
-    'tokens_file': '',
-    'certificate_file': '',
-    'key_file': '',
-    'allow_anyone': False,
-}
 
 
 @pytest.fixture
@@ -33,7 +27,7 @@ def tokens_file(tmp_path) -> Path:
 
 
 def exposure(**changes):
-    return open_exposure('http', {**SETTINGS, **changes})
+    return open_exposure('http', EndpointSettings(**{'port': 8700, **changes}))
 
 
 def test_on_this_machine_everybody_is_let_in():
@@ -91,7 +85,7 @@ def test_an_unknown_door_is_refused_with_the_known_ones():
 def test_a_missing_library_is_one_sentence_with_its_remedy(tmp_path, monkeypatch):
     (tmp_path / 'door_of_a_test.py').write_text('import zmq_missing.sub\n')
     monkeypatch.syspath_prepend(tmp_path)
-    table = {'x': DoorEntry('door_of_a_test', 1, 'X', {'zmq_missing.sub': 'pyzmq-x==1'})}
+    table = {'x': DoorEntry('door_of_a_test', 'Door', 1, 'X', {'zmq_missing.sub': 'pyzmq-x==1'})}
     with pytest.raises(UserError) as refused:
         load_door('x', table)
     assert str(refused.value) == (
@@ -101,11 +95,26 @@ def test_a_missing_library_is_one_sentence_with_its_remedy(tmp_path, monkeypatch
 
 
 def test_a_door_is_imported_when_it_is_asked_for(tmp_path, monkeypatch):
-    (tmp_path / 'second_door_of_a_test.py').write_text('def make_door(*_):\n    return 7\n')
+    (tmp_path / 'second_door_of_a_test.py').write_text('class Door: pass\n')
     monkeypatch.syspath_prepend(tmp_path)
-    table = {'x': DoorEntry('second_door_of_a_test', 1, 'X', {})}
+    table = {'x': DoorEntry('second_door_of_a_test', 'Door', 1, 'X', {})}
     assert 'second_door_of_a_test' not in sys.modules
-    assert load_door('x', table)() == 7
-    absent = {'x': DoorEntry('lerobot_serve.gateway.none.door', 1, 'X', {})}
+    assert load_door('x', table) is sys.modules['second_door_of_a_test'].Door
+    absent = {'x': DoorEntry('lerobot_serve.gateway.none.door', 'Door', 1, 'X', {})}
     with pytest.raises(UserError, match='not part of this installation'):
         load_door('x', absent)
+
+
+@pytest.mark.parametrize('name', DOORS)
+async def test_a_port_in_use_and_a_missing_mapping_are_refused_with_a_sentence(name, grpc_thread):
+    gateway, make = GatewayRig().gateway, load_door(name)
+    with socket.create_server(('127.0.0.1', 0)) as other:
+        port = other.getsockname()[1]
+        door = make(gateway, Exposure(name, port=port), EndpointSettings())
+        said = f'the door {name} cannot listen on 127.0.0.1 port {port}: .*; set {name}.port or'
+        with pytest.raises(UserError, match=said):
+            await door.start()
+    for _ in range(2):
+        await door.stop()
+    with pytest.raises(UserError, match=r'mapping .*none\.yaml'):
+        make(gateway, Exposure(name), EndpointSettings(mapping='none.yaml'))

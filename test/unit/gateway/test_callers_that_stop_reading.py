@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A caller of any door stops reading: all others are answered, and it is kept within bounds."""
+"""A caller of any door stops reading, or leaves: it is kept within bounds, others are answered."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import contextlib
 
 import pytest
 from support.gateway.gateway_rig import GatewayRig, in_loop, until
+from support.gateway.robot_client_rig import soon
 from support.replacing import replace
 
 from benchmarks.gateways import mixed, paced_clients
@@ -93,3 +94,21 @@ async def test_a_stream_that_reads_no_replies_gives_its_place_to_others(monkeypa
         await until(lambda: counted['policy_service', 'stopped_reading'])
         await until(lambda: not rig.upstream.open_sessions)
     assert counted['policy_service', 'stopped_reading'] == 1
+
+
+@pytest.mark.parametrize('leaving', mixed.KINDS)
+async def test_one_that_leaves_ends_its_prediction_and_frees_its_place(leaving):
+    rig = GatewayRig()
+    async with running_doors(rig) as doors:
+        client = mixed.KINDS[leaving](doors[leaving], frames(SIZE))
+        await client.open()
+        rig.upstream.hold()
+        asking = asyncio.create_task(client.ask())
+        await soon(lambda: rig.upstream.requests)
+        await client.close()
+        await soon(lambda: rig.gateway.counters.requests[leaving, 'cancelled'])
+        # an episode over HTTP outlives its connection
+        await soon(lambda: leaving == 'http' or not rig.gateway.callers)
+        rig.upstream.release()
+        asking.cancel()
+        await asyncio.wait([asking])

@@ -49,7 +49,5 @@ def test_a_door_gets_its_own_parameters_by_their_short_names():
     given = {'doors': ['groot', 'http'], 'http.port': 9000, 'groot.port': 9001}
     parameters = build_parameters(GatewayParameters, given)
     settings = door_settings(parameters, 'http')
-    assert settings['port'] == 9000
-    assert door_settings(parameters, 'groot')['port'] == 9001
-    assert {'port', 'host', 'tokens_file', 'allow_anyone', 'mapping'} <= set(settings)
-    assert {'certificate_file', 'key_file'} <= set(settings)
+    assert settings.port == 9000
+    assert door_settings(parameters, 'groot').port == 9001

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 import ssl
 
-import grpc
 import pytest
 from support.gateway.certificates import certificate_files
-from support.gateway.gateway_rig import DoorRig
+from support.gateway.gateway_rig import DoorRig, grpc_channel
 
 from lerobot_serve.access import connections, half_open
 from lerobot_serve.gateway.access import open_exposure
@@ -46,9 +46,9 @@ class Doorway(DoorRig):
     def __init__(self, name: str, files: tuple[str, str, str] | None, **changes: object) -> None:
         super().__init__()
         self.name, self.authority = name, files[0] if files else ''
-        settings = door_settings(GatewayParameters(), name) | {'port': 0} | changes
-        if files:
-            settings |= {'certificate_file': files[1], 'key_file': files[2]}
+        _, certificate, key = files or ('', '', '')
+        given = {'port': 0, 'certificate_file': certificate, 'key_file': key, **changes}
+        settings = replace(door_settings(GatewayParameters(), name), **given)
         exposure = open_exposure(name, settings)
         self.door = load_door(name)(self.gateway, exposure, settings)
 
@@ -71,16 +71,10 @@ class Doorway(DoorRig):
             head = await reader.readline()
             writer.close()
             return b' 200 ' in head
-        options = [('grpc.use_local_subchannel_pool', 1)]
-        async with self._channel(options) as channel:
+        authority = Path(self.authority).read_bytes() if self.authority else b''
+        async with grpc_channel(self.door.address, authority) as channel:
             await channel.channel_ready()
         return True
-
-    def _channel(self, options: list[tuple[str, int]]) -> grpc.aio.Channel:
-        if not self.authority:
-            return grpc.aio.insecure_channel(self.door.address, options)
-        credentials = grpc.ssl_channel_credentials(Path(self.authority).read_bytes())
-        return grpc.aio.secure_channel(self.door.address, credentials, options)
 
 
 def doorway(

@@ -13,6 +13,7 @@ from support.gateway.gateway_rig import CAMERA, DoorRig
 import yaml
 
 from lerobot_serve.gateway.access import Exposure
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.doors import load_door
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError, PolicyRequest
@@ -57,7 +58,7 @@ async def test_its_chunks_are_those_of_the_router(tmp_path: Path, kind):
         return prediction.robot
 
     rig = DoorRig()
-    rig.door = load_door(kind)(rig.gateway, Exposure(kind), {})
+    rig.door = load_door(kind)(rig.gateway, Exposure(kind), EndpointSettings())
     async with rig.running():
         robot = await asyncio.to_thread(ask, rig.door.address)
         assert robot.tolist() == [[4 + i, 5 + i, 6 + i] for i in range(4)]

@@ -16,7 +16,7 @@ import pytest
 from support.gateway.openpi_messages import packed, unpacked
 from support.policies import remote_peers
 
-from lerobot_serve.peer_formats.array_types import PeerFormatError
+from lerobot_serve.peer_formats.array_types import PeerFormatError, read_npy, write_npy
 from lerobot_serve.peer_formats.msgpack_arrays import (
     pack_groot,
     pack_openpi,
@@ -24,7 +24,6 @@ from lerobot_serve.peer_formats.msgpack_arrays import (
     unpack_openpi,
 )
 from lerobot_serve.peer_formats.msgpack_reader import VALUES_LIMIT
-from lerobot_serve.peer_formats.npy import read_npy, write_npy
 
 NUMBERS = st.sampled_from(['?', 'u1', 'i2', 'u4', 'i8', 'f2', 'f4', 'f8', '>f4', '>i2'])
 ARRAYS = npst.arrays(NUMBERS, npst.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4))

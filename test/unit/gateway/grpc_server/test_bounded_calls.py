@@ -90,7 +90,7 @@ async def test_a_stream_is_not_cut_while_its_note_is_sent(monkeypatch):
     predict_stream = PolicyServiceDoor.predict_stream
 
     async def watched(door: PolicyServiceDoor, messages: Any, context: Any) -> None:
-        seen = WatchedContext(context, messages._call, rested)
+        seen = WatchedContext(context, messages.call, rested)
         await predict_stream(door, messages, seen)
 
     monkeypatch.setattr(PolicyServiceDoor, 'predict_stream', watched)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-import socket
 
 import grpc
 import pytest
@@ -15,8 +14,6 @@ from support.gateway.policy_service_rig import observation, policy_service_rig
 from support.gateway.robot_client_rig import robot_client_rig
 
 from lerobot_serve.contract.services.policy_service import SERVICE
-from lerobot_serve.errors import UserError
-from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.grpc_server.contexts import address_of
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
@@ -84,23 +81,6 @@ async def test_tls_is_required_where_it_is_set(tmp_path):
         assert not rig.upstream.opened
         channel = rig.channel(authority)
         assert (await rig.predict(channel, observation())).chunk_steps == 4
-
-
-async def test_a_port_in_use_is_refused_with_the_remedy():
-    with socket.create_server(('127.0.0.1', 0)) as other:
-        port = other.getsockname()[1]
-        with pytest.raises(UserError, match=f'port {port}: the port is in use.*lerobot.port'):
-            async with robot_client_rig(Exposure('lerobot', port=port)):
-                pass
-
-
-async def test_a_door_can_be_stopped_twice_and_gives_its_address():
-    async with robot_client_rig() as rig:
-        host, port = rig.door.address.split(':')
-        assert host == '127.0.0.1'
-        assert int(port) > 0
-        await rig.door.stop()
-        await rig.door.stop()
 
 
 @pytest.mark.parametrize(

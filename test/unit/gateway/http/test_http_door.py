@@ -15,11 +15,10 @@ import aiohttp
 import cv2
 import numpy as np
 import pytest
-from support.gateway.certificates import tls_exposure
-from support.gateway.gateway_rig import CAMERA, rig_tests, until
+from support.gateway.certificates import certificate_files
+from support.gateway.gateway_rig import CAMERA, exposure_of, rig_tests, until
 from support.gateway.http_rig import base64_of, body, HEIGHT, HttpRig, WIDTH
 
-from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.episode_names import scoped_name
@@ -286,26 +285,6 @@ async def asked_for_config(reader, writer) -> bytes:
 
 
 @http_test()
-async def test_a_connection_that_asks_nothing_is_closed(rig, monkeypatch):
-    monkeypatch.setattr(connections, 'HEAD_LIMIT_S', 0.05)
-    async with rig.connection(HEAD[:30]) as (reader, _):
-        with pytest.raises(ConnectionError):
-            assert await reader.read() == b''
-            raise ConnectionResetError
-    assert rig.refused == {'no_request': 1}
-
-
-@http_test()
-async def test_a_client_that_leaves_ends_its_prediction(rig):
-    rig.upstream.hold()
-    asked = asyncio.create_task(rig.act(body()))
-    await until(lambda: rig.upstream.requests)
-    asked.cancel()
-    await until(lambda: rig.gateway.counters.requests['http', 'cancelled'])
-    rig.upstream.release()
-
-
-@http_test()
 async def test_health_follows_the_upstream(rig):
     reply = await rig.ask('GET', '/health')
     assert reply.status == 200 and reply.content['note'] == NO_CAGE
@@ -377,10 +356,11 @@ async def test_large_pictures_in_a_small_body_are_decoded_beside_the_loop(rig, m
 
 
 async def test_tls(tmp_path):
-    authority, exposure = tls_exposure(tmp_path, 'http')
+    files = certificate_files(tmp_path)
+    exposure = exposure_of('http', files)
     async with HttpRig(exposure={'tls': exposure.tls}).running() as rig:
         assert rig.door.address.startswith('https://')
-        context = ssl.create_default_context(cafile=authority)
+        context = ssl.create_default_context(cafile=files[0])
         assert (await rig.act(body(), ssl=context)).status == 200
         plain = rig.door.address.replace('https', 'http')
         with pytest.raises(aiohttp.ClientError):

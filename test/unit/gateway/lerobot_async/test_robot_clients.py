@@ -93,7 +93,7 @@ async def test_only_the_newest_observation_is_predicted():
 
 
 async def test_a_predicted_timestep_is_skipped_unless_it_must_go_or_its_chunk_was_lost():
-    async with started_client(observation_wait_s=0.01) as (rig, client):
+    async with started_client(wait_s=0.01) as (rig, client):
 
         async def is_predicted(timestep: int, *, must_go: bool) -> bool:
             return bool(await client.chunk(observation(timestep, must_go=must_go)))
@@ -149,7 +149,7 @@ async def test_a_chunk_that_would_be_too_late_is_empty_and_the_client_goes_on(st
 
 
 async def test_no_observation_is_an_empty_chunk_after_the_wait():
-    async with started_client(observation_wait_s=0.01) as (rig, client):
+    async with started_client(wait_s=0.01) as (rig, client):
         assert await client.actions_call() == b''
         assert not rig.upstream.requests
 

@@ -26,6 +26,7 @@ from benchmarks.harness.exploits import all_exploits
 from benchmarks.harness.peer_classes import features, pickled
 from lerobot_serve.gateway.callers.mapping import NameMapping
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.lerobot_async import door
 from lerobot_serve.gateway.upstream import PolicyContract
 from lerobot_serve.peer_formats.lerobot_messages import TransferState
 
@@ -197,7 +198,7 @@ async def test_exploits_are_refused_and_the_client_goes_on():
     ],
 )  # fmt: skip
 async def test_pieces_that_are_no_observation_are_refused(messages, text):
-    async with started_client(max_observation_bytes=100_000) as (_, client):
+    async with started_client(max_message_mb=0.1) as (_, client):
         code, said = await client.refused(client.send_pieces(messages))
         assert code.name == 'INVALID_ARGUMENT'
         assert text in said
@@ -211,8 +212,9 @@ async def test_unknown_fields_are_skipped_as_protobuf_does():
         assert await client.actions()
 
 
-async def test_an_observation_that_stops_on_the_way_is_ended_and_others_are_served():
-    async with robot_client_rig(observation_limit_s=0.2) as rig:
+async def test_an_observation_that_stops_on_the_way_is_ended_and_others_are_served(monkeypatch):
+    monkeypatch.setattr(door, 'OBSERVATION_LIMIT_S', 0.2)
+    async with robot_client_rig() as rig:
         slow, other = await rig.started(), await rig.started()
         ended = asyncio.Event()
 

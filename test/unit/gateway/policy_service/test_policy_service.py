@@ -22,8 +22,9 @@ from support.gateway.robot_client_rig import soon
 from lerobot_serve.contract.services.policy_service import Action, ENUMS, Image
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
+from lerobot_serve.gateway.door_parameters import EndpointSettings
 from lerobot_serve.gateway.policy_service import conversion
-from lerobot_serve.gateway.policy_service.door import make_door
+from lerobot_serve.gateway.policy_service.door import PolicyServiceDoor
 
 pytestmark = pytest.mark.usefixtures('grpc_thread')
 STATUS = ENUMS['Status']
@@ -140,7 +141,7 @@ async def test_bytes_that_are_no_observation_are_refused():
 
 
 async def test_an_observation_that_is_too_large_is_refused_and_the_next_one_served():
-    async with policy_service_rig(message_bytes=len(observation())) as rig:
+    async with policy_service_rig(max_message_mb=len(observation()) / 1e6) as rig:
         channel = rig.channel()
         code, text = await rig.refusal(rig.call(channel, observation(task='x' * 1000)))
         assert code == 'RESOURCE_EXHAUSTED' and 'larger than max' in text
@@ -153,9 +154,9 @@ async def test_an_observation_that_is_too_large_is_refused_and_the_next_one_serv
 
 async def test_the_bounds_are_parameters_of_the_door():
     rig = GatewayRig()
-    given = {'mapping': '', 'max_message_mb': 5, 'max_connections': 7}
-    server = make_door(rig.gateway, EXPOSURE, given)
-    assert (server._message_bytes, server._max_connections) == (5_000_000, 7)
+    given = EndpointSettings(max_message_mb=5, max_connections=7)
+    server = PolicyServiceDoor(rig.gateway, EXPOSURE, given)
+    assert (server._message_bytes, server._settings.max_connections) == (5_000_000, 7)
 
 
 async def test_the_deadline_of_a_call_is_the_timeout_of_its_request():

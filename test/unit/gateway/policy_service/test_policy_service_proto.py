@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proto file against the tables, reflection and health."""
+"""The proto file and its reader, reflection and health."""
 
 from __future__ import annotations
 
-import re
-
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -14,68 +13,46 @@ from support.gateway.robot_client_rig import soon
 from support.paths import REPOSITORY
 
 from lerobot_serve.contract.services.policy_service import (
+    DESCRIBED,
     described,
     ENUMS,
-    MESSAGES,
-    METHODS,
-    PACKAGE,
-    RESERVED,
     SERVICE,
 )
 from lerobot_serve.gateway.callers.predictions import PredictionError, Status
 
-PROTO = REPOSITORY / 'lerobot_serve' / 'gateway' / 'policy_service' / 'policy_service.proto'
+PROTO = REPOSITORY / 'lerobot_serve' / 'contract' / 'services' / 'policy_service.proto'
 # of the first published version: a change breaks its clients
 FIRST_VERSION = {
-    'Observation': {
-        'episode_id': (1, 'string'),
-        'features': (2, '[float]'),
-        'step_index': (3, 'int64'),
-    },
-    'Action': {
-        'continuous_actions': (1, '[float]'),
-        'discrete_action': (2, 'int32'),
-        'value_estimate': (3, 'float'),
-        'model_version': (4, 'string'),
-    },
+    ('Observation', 'episode_id'): (1, Field.TYPE_STRING, Field.LABEL_OPTIONAL),
+    ('Observation', 'features'): (2, Field.TYPE_FLOAT, Field.LABEL_REPEATED),
+    ('Observation', 'step_index'): (3, Field.TYPE_INT64, Field.LABEL_OPTIONAL),
+    ('Action', 'continuous_actions'): (1, Field.TYPE_FLOAT, Field.LABEL_REPEATED),
+    ('Action', 'discrete_action'): (2, Field.TYPE_INT32, Field.LABEL_OPTIONAL),
+    ('Action', 'value_estimate'): (3, Field.TYPE_FLOAT, Field.LABEL_OPTIONAL),
+    ('Action', 'model_version'): (4, Field.TYPE_STRING, Field.LABEL_OPTIONAL),
 }
 
 
-def blocks(kind: str) -> dict[str, str]:
-    text = re.sub(r'//.*', '', PROTO.read_text())
-    return dict(re.findall(rf'\b{kind} (\w+) {{(.*?)\n}}', text, re.S))
-
-
-def test_the_proto_file_says_what_the_tables_say():
-    found = {
-        name: {
-            field: (int(number), f'[{of}]' if repeated else of)
-            for repeated, of, field, number in re.findall(
-                r'(repeated )?(\w+) (\w+) = (\d+);', body
-            )
-        }
-        for name, body in blocks('message').items()
-    }
-    assert found == MESSAGES
-    enums = {
-        name: {value: int(number) for value, number in re.findall(r'(\w+) = (\d+);', body)}
-        for name, body in blocks('enum').items()
-    }
-    assert enums == ENUMS
-    reserved = re.findall(r'reserved (\d+);', blocks('message')['Observation'])
-    assert [int(number) for number in reserved] == [RESERVED['Observation']]
-    assert f'package {PACKAGE};' in PROTO.read_text()
-    methods = re.findall(
-        r'rpc (\w+) \((stream )?(\w+)\) returns \((stream )?(\w+)\)',
-        blocks('service')['PolicyService'],
-    )
-    assert {name: (a, b, bool(taken)) for name, taken, a, _, b in methods} == METHODS
-    assert all(taken == given for _, taken, _, given, _ in methods)
-
-
 def test_the_first_version_is_kept():
-    for name, fields in FIRST_VERSION.items():
-        assert MESSAGES[name].items() >= fields.items()
+    found = {
+        (message.name, field.name): (field.number, field.type, field.label)
+        for message in DESCRIBED.message_type
+        for field in message.field
+    }
+    assert found.items() >= FIRST_VERSION.items()
+    (observation,) = (each for each in DESCRIBED.message_type if each.name == 'Observation')
+    assert [each.start for each in observation.reserved_range] == [4]
+
+
+@pytest.mark.parametrize(
+    'changed',
+    ['optional int32 a = 50;', 'map<string, int32> a = 50;', 'oneof a { int32 b = 50; }'],
+)
+def test_what_the_reader_does_not_know_is_refused(changed):
+    text = PROTO.read_text()
+    assert described(text) == DESCRIBED
+    with pytest.raises(ValueError, match='which is not read'):
+        described(text.replace('reserved 4;', changed))
 
 
 def test_every_status_has_a_number():
@@ -90,7 +67,7 @@ def test_protoc_agrees(tmp_path):
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     (theirs,) = FileDescriptorSet.FromString(out.read_bytes()).file
-    for file in (theirs, ours := described()):
+    for file in (theirs, ours := described(PROTO.read_text())):
         for message in file.message_type:
             for field in message.field:
                 field.ClearField('json_name')
@@ -110,7 +87,7 @@ async def test_reflection_lists_the_service_and_its_file():
         assert names >= {SERVICE, 'grpc.health.v1.Health'}
         (data,) = file.file_descriptor_response.file_descriptor_proto
         got = FileDescriptorProto.FromString(data)
-        assert {message.name for message in got.message_type} == set(MESSAGES)
+        assert got == DESCRIBED
 
 
 @pytest.mark.usefixtures('grpc_thread')

@@ -8,6 +8,7 @@ from support.gateway.gateway_rig import CAMERA
 from support.gateway.policy_service_rig import observation, policy_service_rig
 from support.gateway.robot_client_rig import soon
 
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.policy_service import (
     Action,
@@ -15,8 +16,10 @@ from lerobot_serve.contract.services.policy_service import (
     ENUMS,
     Observation,
     Policy,
+    record_of,
     SERVICE,
     Session,
+    session_of,
     Tag,
 )
 from lerobot_serve.contract.types import KeyValue
@@ -39,6 +42,20 @@ def opening(**changes) -> bytes:
         **changes,
     }
     return Observation(session=Session(**given), step_index=3).SerializeToString()
+
+
+def test_the_terms_of_a_session_are_the_same_on_both_sides():
+    terms = OpenSessionRequest(
+        policy='v2',
+        fps=15.0,
+        state_names=('a', 'b'),
+        action_names=('c',),
+        cameras=(CameraSpec('front', 48, 64, 3),),
+        task='pick',
+        tags=(KeyValue('site', 'lab'),),
+    )
+    sent = Observation(session=session_of(terms)).SerializeToString()
+    assert record_of(Observation.FromString(sent).session) == terms
 
 
 async def reply(stream) -> Action:
