@@ -43,18 +43,16 @@ from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.decision_publisher import DecisionPublisher
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
 from lerobot_serve.router.replicas.replica import Replica
-from lerobot_serve.router.replicas.slot import make_slots, Slot
+from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import (
     EpisodeTransition,
     OutcomeReceipt,
     OUTCOMES,
-    SlotStats,
 )
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
-from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
+from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.sessions.job_queue import JobQueue
 from lerobot_serve.router.sessions.manager import SessionManager
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
@@ -161,12 +159,8 @@ class RouterCore:
             standby=parameters.standby_replicas,
             open_session_timeout_s=parameters.open_session_timeout_s,
         )
-        table = self.table
-        table.stats.is_shared = self.follower is not None
-        self._placement = EpisodePlacement(table.slots, table.placements, table.stats)
         self.dispatcher = Dispatcher(
-            table,
-            self._placement,
+            self.table,
             self.links.transport,
             observer,
             self.drops,
@@ -175,7 +169,7 @@ class RouterCore:
         )
         self.canary = CanaryController(
             parameters,
-            table.slots.get(CANDIDATE),
+            self.slots.get(CANDIDATE),
             self.decisions,
             context,
             set_split=lambda percent: self._set_own(split_percent=percent),
@@ -225,27 +219,15 @@ class RouterCore:
 
     def _make_table(self) -> RoutingTable:
         parameters = self.parameters
-        capacity = parameters.max_remembered_placements
-        slots = make_slots(parameters, self.decisions.verdicts)
-        self.parameter_origins += self.decisions.restore(slots)
-        stats = SlotStats(
-            tuple(slots),
-            capacity,
-            verdict_within_ns=parameters.verdict_within_ns,
-            # without a second slot nothing is compared
-            store_event=self._store_event if len(slots) > 1 else None,
-        )
+        known = self.writer.store.content.placements
         table = RoutingTable(
-            slots,
-            ClientSessions(
-                grace_ns=int(parameters.session_grace_s * 1e9),
-                idle_ns=int(parameters.session_idle_s * 1e9),
-            ),
-            PlacementTable(capacity, self.writer.store.content.placements, self.writer),
-            stats,
             parameters,
+            placements=PlacementTable(parameters.max_remembered_placements, known, self.writer),
+            verdicts=self.decisions.verdicts,
+            store_event=self._store_event,
         )
-        table.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)
+        table.stats.is_shared = self.follower is not None
+        self.parameter_origins += self.decisions.restore(table.slots)
         return table
 
     def _make_feed(self) -> ShadowFeed | None:
@@ -400,11 +382,8 @@ class RouterCore:
 
     def place_goal(self, ids: RecordIds) -> tuple[Placement, Replica]:
         """Choose slot and replica of a goal. Raises NoSlotAvailable."""
-        request_id = f'{ids.client_id}:{ids.session_epoch}:{ids.seq}'
         with self.table.lock:
-            placement, replica = self._placement.place_goal(
-                ids.episode_id, request_id, self.table.rules.split_percent, self.now_ns
-            )
+            placement, replica = self.dispatcher.placement.place_goal(ids, self.now_ns)
         if not placement.sticky:
             if self.recorder:
                 self.recorder.placed(ids, placement, replica.name, replica.policy)
@@ -414,7 +393,7 @@ class RouterCore:
     def goal_refusal(self, slot_name: str, policy: str) -> str:
         """Return why a reply to a goal is withheld; empty when it is relayed. Any thread."""
         with self.table.lock:
-            return self._placement.goal_refusal(slot_name, policy, self.now_ns)
+            return self.dispatcher.placement.goal_refusal(slot_name, policy, self.now_ns)
 
     def close_session(self, client_id: str, session_epoch: int) -> ClientSession | None:
         """

@@ -26,11 +26,12 @@ from lerobot_serve.router.placement.eligibility import (
     SlotConditions,
     SlotUse,
 )
-from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
+from lerobot_serve.router.placement.placement_table import Placement, PlacementTable, request_id
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession
+from lerobot_serve.trace.format.records import RecordIds
 
 # a client keeps its replica among equally loaded ones
 SWITCH_COST = 1e-3
@@ -123,21 +124,19 @@ class EpisodePlacement:
 
     # requests of sessions
 
-    def place(self, request: InFlightRequest, request_id: str, split_percent: int) -> Placement:
+    def place(self, request: InFlightRequest) -> Placement:
         """
         Set the slot of a request and return the placement. Raises NoSlotAvailable; then a new
         episode is not stored, and a running one keeps its slot.
         """
         with self._placements.stored_together():
-            return self._place(request, request_id, split_percent)
+            return self._place(request)
 
-    def _place(self, request: InFlightRequest, request_id: str, split_percent: int) -> Placement:
+    def _place(self, request: InFlightRequest) -> Placement:
         session, now_ns = request.session, request.started_ns
         if session.episode_id != request.episode_id:
             session.begin(request.episode_id)
-        placement = self._find_or_place(
-            session, request.episode_id, request_id, split_percent, now_ns=now_ns
-        )
+        placement = self._find_or_place(session, request.ids, now_ns)
         slot = self._slots[placement.slot]
         if self._is_running(session, placement):
             placement = self._leave_if_needed(session, request.episode_id, placement, now_ns)
@@ -186,15 +185,13 @@ class EpisodePlacement:
 
     # goals, which have no session
 
-    def place_goal(
-        self, episode_id: str, request_id: str, split_percent: int, now_ns: int
-    ) -> tuple[Placement, Replica]:
+    def place_goal(self, ids: RecordIds, now_ns: int) -> tuple[Placement, Replica]:
         """Choose slot and replica of a goal. Raises NoSlotAvailable without storing anything."""
-        placement = self._find_or_place(None, episode_id, request_id, split_percent, now_ns=now_ns)
-        if episode_id and not placement.sticky:
-            self._stats.record_goal(episode_id)
+        placement = self._find_or_place(None, ids, now_ns)
+        if ids.episode_id and not placement.sticky:
+            self._stats.record_goal(ids.episode_id)
         if self._is_running(None, placement):
-            placement = self._leave_if_needed(None, episode_id, placement, now_ns)
+            placement = self._leave_if_needed(None, ids.episode_id, placement, now_ns)
         slot = self._slots[placement.slot]
         replica = slot.choose()
         if replica is None:
@@ -214,21 +211,15 @@ class EpisodePlacement:
     # both
 
     def _find_or_place(
-        self,
-        session: ClientSession | None,
-        episode_id: str,
-        request_id: str,
-        split_percent: int,
-        *,
-        now_ns: int,
+        self, session: ClientSession | None, ids: RecordIds, now_ns: int
     ) -> Placement:
-        percent = split_percent if len(self._slots) > 1 else None
-        kept = self._placements.keep(episode_id, percent)
+        kept = self._placements.keep(ids.episode_id)
         if kept:
             return kept
-        wanted = split.slot(split.bucket(episode_id or request_id), percent)
+        key = ids.episode_id or request_id(ids)
+        wanted = split.slot(split.bucket(key), self._placements.split_percent)
         chosen, reason = self._choose(session, wanted, now_ns)
-        return self._placements.add(episode_id, request_id, percent, chosen, reason)
+        return self._placements.add(ids.episode_id, key, chosen, reason)
 
     @staticmethod
     def _is_running(session: ClientSession | None, placement: Placement) -> bool:
