@@ -19,14 +19,8 @@ from lerobot_serve.contract.fingerprint import digest_of, weights_of
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.api.messages import shadow_divergence
-from lerobot_serve.router.canary.controller import (
-    ARM_OF_SLOT,
-    CanaryController,
-    CANDIDATE,
-    CHAMPION,
-    SLOT_OF_ARM,
-)
-from lerobot_serve.router.canary.facts import Facts
+from lerobot_serve.router.canary.controller import CanaryController
+from lerobot_serve.router.canary.facts import CANDIDATE, CHAMPION, EpisodeEvent, Facts
 from lerobot_serve.router.canary.gate_record import (
     ADMITTED_BEFORE,
     GateRecord,
@@ -46,11 +40,7 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.router.replicas.slot_stats import (
-    EpisodeTransition,
-    OutcomeReceipt,
-    OUTCOMES,
-)
+from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt, OUTCOMES
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.sessions.job_queue import JobQueue
@@ -183,24 +173,17 @@ class RouterCore:
             return
         stats, now_ns = self.table.stats, self._context.clock()
         stats.restore_episodes(self.canary.open_episodes(), now_ns)
-        stored = [
-            (number, (name, what, SLOT_OF_ARM[arm]))
-            for number, (name, what, arm) in self.writer.store.content.episodes
-        ]
+        rows = self.writer.store.content.episodes
+        stored = [(number, EpisodeEvent(*row)) for number, row in rows]
         if self.follower:
             # the router that leads has counted them, and lets them become unreported
-            outcomes = (row for _, row in stored if row[1] in OUTCOMES.values())
+            outcomes = (event for _, event in stored if event.what in OUTCOMES.values())
             stats.restore_episodes(outcomes, now_ns)
             return
-        stats.restore_episodes((row for _, row in stored), now_ns)
+        stats.restore_episodes((event for _, event in stored), now_ns)
         last = counted_until(self.decisions.canary_snapshot)
-        uncounted = [row for number, row in stored if number > last]
+        uncounted = [event for number, event in stored if number > last]
         stats.replay(uncounted, max([last, *(number for number, _ in stored[-1:])]))
-
-    def _store_event(self, event: EpisodeTransition) -> int:
-        """Queue the begin or end of an episode for the store. Under the lock."""
-        episode_id, what, slot = event
-        return self.writer.record_episode((episode_id, what, ARM_OF_SLOT[slot]))
 
     def _share(self) -> SharedState | None:
         """Return what applies the decisions of other routers; None where there are none."""
@@ -224,7 +207,7 @@ class RouterCore:
             parameters,
             placements=PlacementTable(parameters.max_remembered_placements, known, self.writer),
             verdicts=self.decisions.verdicts,
-            store_event=self._store_event,
+            store_event=lambda event: self.writer.record_episode(event[:3]),
         )
         table.stats.is_shared = self.follower is not None
         self.parameter_origins += self.decisions.restore(table.slots)
@@ -427,12 +410,11 @@ class RouterCore:
             if of_client is None:
                 self._adopt_episode(episode_id)
             if of_client is None or self.table.stats.is_of(episode_id, of_client):
-                receipt = self.table.stats.receive_outcome(episode_id, outcome)
+                receipt = self.table.stats.record_outcome(episode_id, outcome)
             else:
                 receipt = OutcomeReceipt(
                     f'no episode {episode_id!r} of {of_client!r} was routed here since the router '
-                    'started; report it with `lerobot-serve outcome` on its machine',
-                    is_accepted=False,
+                    'started; report it with `lerobot-serve outcome` on its machine'
                 )
             slot = self.table.slots.get(self.table.stats.initial_slot(episode_id))
         if not receipt.is_accepted:
@@ -537,15 +519,6 @@ class RouterCore:
         with self.table.lock:
             facts = self._facts()
         self.canary.count(self.now_ns, facts)
-
-    def settle_rollout(self) -> None:
-        """Store at once what an operator changed, where another router may run the rollout."""
-        if self.shared:
-            self.canary.settle(self.now_ns)
-
-    def run_canary_command(self, command: str, reason: str, *, at_once: bool = False) -> str:
-        """Run a command; return a status text. Raises CanaryCommandRejected and NotDurable."""
-        return self.canary.run_command(command, reason, self.now_ns, at_once=at_once)
 
     def _on_canary_event(self, event: CanaryEvent, share_percent: int | None) -> None:
         if self.recorder:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import threading
 
 from lerobot_serve.quotas.quotas import Quotas
+from lerobot_serve.router.canary.facts import EpisodeEvent
 from lerobot_serve.router.data_path.in_flight import InFlightRequests
 from lerobot_serve.router.data_path.uncharged_requests import UnchargedRequests
 from lerobot_serve.router.parameters import RouterParameters
@@ -20,7 +21,7 @@ from lerobot_serve.router.placement.eligibility import effective_shares
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot, VerdictRecords
-from lerobot_serve.router.replicas.slot_stats import EpisodeTransition, SlotStats
+from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSessions
 
 
@@ -37,7 +38,7 @@ class RoutingTable:
         *,
         placements: PlacementTable,
         verdicts: VerdictRecords | None = None,
-        store_event: Callable[[EpisodeTransition], int] | None = None,
+        store_event: Callable[[EpisodeEvent], int] | None = None,
     ) -> None:
         self.lock = threading.Lock()
         self.slots = {n: Slot(n, servers, rules, verdicts) for n, servers in rules.slots.items()}
@@ -50,8 +51,7 @@ class RoutingTable:
             tuple(self.slots),
             rules.max_remembered_placements,
             verdict_within_ns=rules.verdict_within_ns,
-            # without a second slot nothing is compared
-            store_event=store_event if len(self.slots) > 1 else None,
+            store_event=store_event,
         )
         self.in_flight, self.quotas = InFlightRequests(), Quotas()
         self.uncharged = UnchargedRequests()

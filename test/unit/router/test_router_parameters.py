@@ -113,7 +113,7 @@ def test_the_split_is_the_canarys_while_it_goes_on(rig):
         split(rig, 40)
     # everything else may change
     rig.core.check_change(rig.parameters, replace(rig.parameters, hedge_budget_percent=1.0))
-    rig.core.run_canary_command('rollback', 'a test')
+    rig.core.canary.run_command('rollback', 'a test', rig.now_ns)
     split(rig, 100)
     with pytest.raises(ParameterError, match=r'slot b would receive 60 %.*rolled back.*a test'):
         split(rig, 40)

@@ -59,7 +59,7 @@ def check_one(rig: Rig, homes: dict, name: str, percent: int) -> None:
     able = {slot.name for slot in rig.slots.values() if slot.has_ready_replica}
     healthy = {slot.name for slot in rig.slots.values() if slot.is_healthy}
     try:
-        rig.rules(split_percent=percent)
+        rig.sticky.split_percent = percent
         placement, replica = place(rig, name)
     except NoSlotAvailable:
         assert not healthy
@@ -141,11 +141,12 @@ def test_an_episode_that_begins_with_a_goal_counts_from_its_first_request(goals)
         place(rig, episode)
     assert rig.stats.take_events() == ()
     # an episode of goals alone has no client, and so no end
-    assert not rig.stats.receive_outcome(episode, 1).is_accepted
+    assert not rig.stats.record_outcome(episode, 1).is_accepted
     for _ in range(2):
         rig.round_trip(episode=episode)
-    assert rig.stats.receive_outcome(episode, 1).is_accepted
-    assert rig.stats.take_events() == ((episode, 'begun', 'b'), (episode, 'success', 'b'))
+    assert rig.stats.record_outcome(episode, 1).is_accepted
+    events = [(episode, what, 'candidate', 'robot') for what in ('begun', 'success')]
+    assert list(rig.stats.take_events()) == events
     assert (rig.stats.slot('b').episodes, rig.stats.slot('b').ended['success']) == (1, 1)
 
 
