@@ -27,8 +27,6 @@ from lerobot_serve.router.canary.plan import (
     CanaryPlan,
     GuardLimits,
     other_policy_text,
-    plan_fit,
-    PlanFit,
     Terms,
     WatchMinimum,
 )
@@ -252,7 +250,8 @@ class Canary:
     def _check_policies(self, facts: Facts) -> None:
         candidate, champion = facts.candidate.policy, facts.champion.policy
         is_candidate = champion and weights_of(candidate) != weights_of(champion)
-        if is_candidate and plan_fit(self.record.planned_policy, candidate) is PlanFit.FIRST:
+        # a plan that came with the start of the router is for the first candidate
+        if is_candidate and not self.record.planned_policy:
             self.record.planned_policy = candidate
         for slot in ARMS:
             before, now = self.record.policies[slot], getattr(facts, slot).policy

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import pairwise
 import math
 import re
@@ -188,33 +187,13 @@ def _row(shares: Sequence[int]) -> str:
     return ', '.join(str(share) for share in shares)
 
 
-class PlanFit(Enum):
-    """
-    How the policy in the slot of the candidate fits the plan. A server that restarts with other
-    weights, or a file that is replaced, must not begin a rollout that no person started.
-    """
-
-    # nothing to decide yet
-    UNKNOWN = 'unknown'
-    # the plan came with the start of the router: it is for the first candidate
-    FIRST = 'first'
-    FITS = 'fits'
-    # it waits without a share
-    OTHER = 'other'
-
-
-def plan_fit(planned: str, candidate: str) -> PlanFit:
-    """Return how a candidate fits a plan; each is a fingerprint, empty when unknown."""
-    if not candidate:
-        return PlanFit.UNKNOWN
-    if not planned:
-        return PlanFit.FIRST
-    return PlanFit.FITS if planned == candidate else PlanFit.OTHER
-
-
 def other_policy_text(planned: str, candidate: str) -> str:
-    """Return why a candidate waits that the plan is not for; empty when it is for it."""
-    if plan_fit(planned, candidate) is not PlanFit.OTHER:
+    """
+    Return why a candidate waits without a share that the plan is not for; empty when it is for it,
+    or a fingerprint is not known. A server that restarts with other weights, or a file that is
+    replaced, must not begin a rollout that no person started.
+    """
+    if not planned or candidate in ('', planned):
         return ''
     return (
         f'the plan is for {planned}, and slot b serves {candidate}, which gets no episodes. To '

@@ -236,7 +236,7 @@ def test_a_late_failure_changes_no_promotion_because_it_was_counted_as_one_befor
     assert world.canary.open_episodes == {}
     # they began in the step before, so what becomes of them says nothing of this one
     for event in world.episode('candidate', 'open'):
-        world.later.append(replace(event, what='failure'))
+        world.later.append(event._replace(what='failure'))
     world.poll()
     assert world.seen.candidate.arm.begun == 0
     assert world.canary.step == 1

@@ -7,30 +7,18 @@ import pytest
 from support.router.canary_rig import NEW, OLD, plan, QUICK, started, whats, World
 
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
-from lerobot_serve.router.canary.plan import (
-    GuardLimits,
-    other_policy_text,
-    plan_fit,
-    PlanFit,
-)
+from lerobot_serve.router.canary.plan import GuardLimits, other_policy_text
 from lerobot_serve.router.canary.states import CanaryPhase
 
 OTHER = 'other@3'
 
 
 @pytest.mark.parametrize(
-    ('planned', 'candidate', 'fit'),
-    [
-        ('', '', PlanFit.UNKNOWN),
-        ('', NEW, PlanFit.FIRST),
-        (NEW, '', PlanFit.UNKNOWN),
-        (NEW, NEW, PlanFit.FITS),
-        (NEW, OTHER, PlanFit.OTHER),
-    ],
+    ('planned', 'candidate', 'is_other'),
+    [('', '', False), ('', NEW, False), (NEW, '', False), (NEW, NEW, False), (NEW, OTHER, True)],
 )
-def test_how_a_candidate_fits_a_plan(planned, candidate, fit):
-    assert plan_fit(planned, candidate) is fit
-    assert bool(other_policy_text(planned, candidate)) is (fit is PlanFit.OTHER)
+def test_how_a_candidate_fits_a_plan(planned, candidate, is_other):
+    assert bool(other_policy_text(planned, candidate)) is is_other
 
 
 def assert_waits(world: World) -> None:

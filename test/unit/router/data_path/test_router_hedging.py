@@ -11,7 +11,8 @@ import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, ROUTING, SECOND, SLOTS, TIMEOUT_NS
 
 from lerobot_serve.contract.schema import Flag, StateClass, Status
-from lerobot_serve.router.data_path.hedging import HEDGE_BURST, HEDGE_FLOOR_NS, HedgeBudget
+from lerobot_serve.router.data_path.hedging import HEDGE_BURST, HEDGE_FLOOR_NS, Hedging
+from lerobot_serve.router.replicas.slot_stats import SlotStats
 
 PROD = {'prod': ('/p1', '/p2')}
 ALONE = {'prod': ('/p1',)}
@@ -187,13 +188,13 @@ def test_a_burst_after_a_rest_that_is_late_silences_nobody():
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 100)), max_size=300))
 def test_the_budget_is_a_burst_and_a_share(script):
-    budget, earned, spent = HedgeBudget(), 0.0, 0
+    hedging, earned, spent = Hedging(SlotStats(('a',), 1), ['a']), 0.0, 0
     for earns, percent in script:
         if earns:
-            budget.earn(percent)
+            hedging.earn('a', replace(ROUTING, hedge_budget_percent=percent))
             earned += percent / 100
         else:
-            spent += budget.spend()
+            spent += hedging.spend('a', ROUTING)
         assert spent <= HEDGE_BURST + earned + 1e-6
 
 
