@@ -14,10 +14,8 @@ from lerobot_serve.quotas import rules as quota_rules
 from lerobot_serve.quotas.rules import parse_quotas, QuotaRule
 from lerobot_serve.router.canary.plan import (
     CanaryPlan,
-    GuardLimits,
     parse_plan,
     Terms,
-    WatchMinimum,
 )
 from lerobot_serve.router.storage.address import check_address
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
@@ -543,28 +541,8 @@ class RouterParameters:
         return parse_quotas(self.quotas)
 
     @property
-    def watch_minimum(self) -> WatchMinimum:
-        """How long a promoted policy is watched."""
-        return WatchMinimum(self.canary_watch_episodes, self.canary_watch_hours)
-
-    @property
     def verdict_within_ns(self) -> int:
         return int(self.canary_outcome_timeout_hours * HOUR_NS)
-
-    @property
-    def limits(self) -> GuardLimits:
-        """The limits of the canary's guards."""
-        return GuardLimits(
-            failed_replies_percent=self.canary_max_failed_percent,
-            latency_ratio=self.canary_max_latency_ratio,
-            trips_percent=self.canary_max_trip_percent,
-            fallbacks_percent=self.canary_max_fallback_percent,
-            divergence=self.canary_max_divergence,
-            halted_percent=self.canary_max_halted_percent,
-            minimum_halts=self.canary_minimum_halts,
-            minimum_replies=self.canary_minimum_replies,
-            minimum_commands=self.canary_minimum_commands,
-        )
 
     def check(self) -> None:
         """Raise ParameterError for values that contradict each other."""

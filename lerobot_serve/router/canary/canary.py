@@ -15,20 +15,17 @@ from typing import Any
 
 from lerobot_serve.contract.fingerprint import weights_of
 from lerobot_serve.router.canary import status_text
-from lerobot_serve.router.canary.facts import ARMS, Facts, TEXT_LIMIT
+from lerobot_serve.router.canary.facts import ARMS, Facts, not_ready_reason, TEXT_LIMIT
 from lerobot_serve.router.canary.guards.rules import (
     missing_data,
-    not_ready_reason,
     promotion_blocker,
     rollback_reason,
     update_alarms,
 )
 from lerobot_serve.router.canary.plan import (
     CanaryPlan,
-    GuardLimits,
     other_policy_text,
     Terms,
-    WatchMinimum,
 )
 from lerobot_serve.router.canary.record import (
     CanaryEvent,
@@ -45,6 +42,7 @@ from lerobot_serve.router.canary.watch import (
     WatchFinding,
     without_earlier_halts,
 )
+from lerobot_serve.router.parameters import RouterParameters
 
 # largest time between two updates that counts as time at the step
 MAX_UPDATE_GAP_NS = 60 * 10**9
@@ -56,20 +54,18 @@ class CanaryCommandRejected(ValueError):
 
 class Canary:
     """
-    See the module. `limits` and `watch_minimum` may be replaced at any time; other attributes are
-    read-only.
+    See the module. `rules`, with the limits of the guards and of the watch, may be replaced at any
+    time; other attributes are read-only.
     """
 
     def __init__(
         self,
         plan: CanaryPlan | None,
         terms: Terms | None = None,
-        limits: GuardLimits | None = None,
-        watch_minimum: WatchMinimum | None = None,
+        rules: RouterParameters | None = None,
     ) -> None:
         self.plan, self.terms = plan, terms or Terms()
-        self.limits = limits or GuardLimits()
-        self.watch_minimum = watch_minimum or WatchMinimum()
+        self.rules = rules or RouterParameters()
         self.record = CanaryRecord(trial=new_trial(self.terms))
         self._new: list[CanaryEvent] = []
         self._updated_ns: int | None = None
@@ -245,7 +241,7 @@ class Canary:
             return
         record.time_ns += gap_ns if self.state is not CanaryPhase.PAUSED else 0
         record.trial.take(facts.events)
-        update_alarms(record.alarms, record.growth.add(facts), self.limits)
+        update_alarms(record.alarms, record.growth.add(facts), self.rules)
 
     def _check_policies(self, facts: Facts) -> None:
         candidate, champion = facts.candidate.policy, facts.champion.policy
@@ -277,7 +273,7 @@ class Canary:
         if record.comparison.update(record.trial, self.terms):
             text = status_text.passed_text(facts, self.terms)
             self._append_event('passed', text, self._evidence_figures(facts))
-        guard = self._unhealthy_reason(facts) or rollback_reason(facts, record.alarms, self.limits)
+        guard = self._unhealthy_reason(facts) or rollback_reason(facts, record.alarms, self.rules)
         if guard:
             self._transition(CanaryTrigger.ROLL_BACK, 'rolled_back', guard)
         elif record.comparison.is_worse(self.terms, trials):
@@ -310,9 +306,9 @@ class Canary:
         if not reason and not self._step_is_over(facts):
             self._keep_share(CanaryPhase.RUNNING, self._progress(facts))
             return
-        reason = reason or self._undecided_reason(facts) or missing_data(facts, self.limits)
+        reason = reason or self._undecided_reason(facts) or missing_data(facts, self.rules)
         if reason:
-            reason = status_text.with_halts(reason, facts, self.limits)
+            reason = status_text.with_halts(reason, facts, self.rules)
             self._keep_share(CanaryPhase.UNDECIDED, reason)
         else:
             self._advance(status_text.rates_text(facts))
@@ -338,7 +334,7 @@ class Canary:
         """Decide after the promotion; see watch.py."""
         record = self.record
         finding, reason = self._finding(facts)
-        is_over = is_complete(facts.candidate.arm, record.time_ns, self.watch_minimum)
+        is_over = is_complete(facts.candidate.arm, record.time_ns, self.rules)
         champion = record.watch.champion_state(facts.champion)
         action = watch_action(champion, finding, is_complete=is_over)
         if action is WatchAction.ROLL_BACK:
@@ -359,7 +355,7 @@ class Canary:
         record, comparison = self.record, self.record.comparison
         evidence = record.watch.evidence(facts.candidate.arm, facts.champion.arm, self.terms)
         comparison.worse = max(comparison.worse, evidence / record.trial.rollback_factor)
-        guard = record.watch.tripped or rollback_reason(facts, record.alarms, self.limits)
+        guard = record.watch.tripped or rollback_reason(facts, record.alarms, self.rules)
         if guard:
             return WatchFinding.GUARD, guard
         if comparison.worse >= self.terms.rollback_level(1):
@@ -370,8 +366,8 @@ class Canary:
 
     def _watch_text(self, facts: Facts) -> str:
         record = self.record
-        text = status_text.watch_text(record.watch, facts, record.time_ns, self.watch_minimum)
-        return status_text.with_halts(text, facts, self.limits)
+        text = status_text.watch_text(record.watch, facts, record.time_ns, self.rules)
+        return status_text.with_halts(text, facts, self.rules)
 
     def _step_is_over(self, facts: Facts) -> bool:
         least = self._active_plan.steps[self.step]
@@ -383,7 +379,7 @@ class Canary:
         progress = status_text.progress_text(
             self._active_plan, self.step, facts, self.record.time_ns / 1e9
         )
-        return status_text.with_halts(progress, facts, self.limits)
+        return status_text.with_halts(progress, facts, self.rules)
 
     # transitions
 

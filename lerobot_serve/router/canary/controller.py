@@ -64,9 +64,7 @@ class CanaryController:
         set_split: Callable[[int], None],
         on_event: Callable[[CanaryEvent, int | None], None],
     ) -> None:
-        self.canary = Canary(
-            parameters.plan, parameters.terms, parameters.limits, parameters.watch_minimum
-        )
+        self.canary = Canary(parameters.plan, parameters.terms, parameters)
         self._slot, self._decisions, self._context = slot, decisions, context
         self._set_split, self._on_event = set_split, on_event
         self._rollback_now = parameters.move_episodes_on_rollback
@@ -204,8 +202,7 @@ class CanaryController:
 
     def change_parameters(self, parameters: RouterParameters, *, by: str = '') -> None:
         """Apply new limits; a new plan restarts the canary with the next update."""
-        self.canary.limits = parameters.limits
-        self.canary.watch_minimum = parameters.watch_minimum
+        self.canary.rules = parameters
         self._rollback_now = parameters.move_episodes_on_rollback
         before = self.canary.history
         self.canary.change_plan(parameters.plan, parameters.terms, by=by)
@@ -313,7 +310,7 @@ class CanaryController:
         canary = self.canary
         if canary.state not in ON_TRIAL and not canary.is_watching:
             return []
-        values = guard_values(facts, canary.record.alarms, canary.limits)
+        values = guard_values(facts, canary.record.alarms, canary.rules)
         return [GuardState(**asdict(value)) for value in values]
 
     def _remaining_episodes(self) -> int:

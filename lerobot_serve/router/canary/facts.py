@@ -119,6 +119,18 @@ class SlotFacts:
         return self.arm.success + self.arm.failure
 
 
+def not_ready_reason(name: str, slot: SlotFacts) -> str:
+    """Return why the slot cannot be on trial; empty when it can."""
+    if not slot.healthy:
+        return f'the slot of the {name} is not healthy: {slot.health_text}'
+    return '' if slot.policy else f'the policy of the {name} is not known yet'
+
+
+def percentage(part: float, whole: float) -> float:
+    """Return the percentage of `part` in `whole`; 0 if `whole` is 0."""
+    return 100 * part / whole if whole else 0.0
+
+
 class Counters(Struct):
     """The counters of a slot as they are stored."""
 

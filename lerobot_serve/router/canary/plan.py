@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The plan of a canary: its steps, error bounds and guard limits, and the policy that it is for.
+The plan of a canary: its steps and error bounds, and the policy that it is for.
 Plain data; the parameters of a router bound its numbers.
 """
 
@@ -18,6 +18,8 @@ from lerobot_serve.parameters import ParameterError
 STEP_PATTERN = re.compile(r'([0-9]+)(?::([0-9]+)(?::([0-9]+(?:\.[0-9]+)?))?)?', re.ASCII)
 STEP_FORMAT = "'SHARE', 'SHARE:EPISODES' or 'SHARE:EPISODES:SECONDS', for example '25:50:600'"
 EPISODES_LIMIT, SECONDS_LIMIT = 1_000_000, 1e7
+# factor on the champion's share, since both shares are noisy, and the most that it may add
+CHAMPION_SHARE_FACTOR, CHAMPION_MARGIN_PERCENT = 2.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,37 +96,6 @@ class Terms:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class GuardLimits:
-    """
-    The limits of the guards, 0 to disable one, and the minimum data that they need.
-
-    The default minimums: the 95th percentile of 100 replies is the fifth largest value; 3000
-    commands are 100 s of motion at 30 Hz.
-    """
-
-    failed_replies_percent: float = 2.0
-    latency_ratio: float = 2.0
-    trips_percent: float = 1.0
-    fallbacks_percent: float = 5.0
-    # in spreads of the champion
-    divergence: float = 0.0
-    # of the episodes of the step
-    halted_percent: float = 5.0
-    minimum_replies: int = 100
-    minimum_commands: int = 3000
-    minimum_halts: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class WatchMinimum:
-    """How long the candidate is watched after its promotion: until both are reached."""
-
-    # episodes of the candidate with a known end
-    episodes: int = 500
-    hours: float = 24.0
-
-
 def parse_plan(
     texts: Sequence[str],
     *,
@@ -185,6 +156,12 @@ def _whole(digits: str) -> int:
 
 def _row(shares: Sequence[int]) -> str:
     return ', '.join(str(share) for share in shares)
+
+
+def allowed_percent(limit: float, champion: float) -> float:
+    """Return the largest share of the candidate beside that of the champion [%]."""
+    most = min(CHAMPION_SHARE_FACTOR * champion, champion + CHAMPION_MARGIN_PERCENT)
+    return max(limit, min(most, 100.0))
 
 
 def other_policy_text(planned: str, candidate: str) -> str:

@@ -26,7 +26,6 @@ from lerobot_serve.router.canary.facts import (
     without_open,
 )
 from lerobot_serve.router.canary.guards.alarms import ShareAlarms, StoredAlarm
-from lerobot_serve.router.canary.guards.rules import new_alarms
 from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.canary.watch import WatchRecord
@@ -97,7 +96,7 @@ class CanaryRecord:
     # time that counts for the minimum of the step
     time_ns: int = 0
     trial: StepTrial = field(default_factory=lambda: new_trial(Terms()))
-    alarms: ShareAlarms = field(default_factory=new_alarms)
+    alarms: ShareAlarms = field(default_factory=ShareAlarms)
     comparison: StepComparison = field(default_factory=StepComparison)
     growth: CounterGrowth = field(default_factory=CounterGrowth)
     policies: dict[str, str] = field(default_factory=lambda: dict.fromkeys(ARMS, ''))
@@ -112,7 +111,7 @@ class CanaryRecord:
     def begin_step(self, step: int, terms: Terms) -> None:
         """Begin a step with all counts at 0."""
         self.step, self.time_ns = step, 0
-        self.trial, self.alarms = new_trial(terms), new_alarms()
+        self.trial, self.alarms = new_trial(terms), ShareAlarms()
         self.comparison.next_step()
         self.growth.restart()
         self.watch = WatchRecord()
@@ -128,7 +127,7 @@ class CanaryRecord:
         Begin the step of 100 %. The candidate's counts are 0; the champion's stay, so that guards
         compare with what it did in the last step.
         """
-        champion, alarms = without_open(self.trial.totals['champion']), new_alarms()
+        champion, alarms = without_open(self.trial.totals['champion']), ShareAlarms()
         alarms.baselines = self.alarms.baselines
         runs = self.trial.runs['champion']
         self.step, self.time_ns = step, 0

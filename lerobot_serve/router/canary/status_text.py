@@ -11,11 +11,17 @@ from lerobot_serve.router.canary.evidence.forecast import (
     MIN_FORECAST_EPISODES,
 )
 from lerobot_serve.router.canary.evidence.trial import StepTrial
-from lerobot_serve.router.canary.facts import Facts, SlotFacts, TEXT_LIMIT
+from lerobot_serve.router.canary.facts import (
+    Facts,
+    not_ready_reason,
+    percentage,
+    SlotFacts,
+    TEXT_LIMIT,
+)
 from lerobot_serve.router.canary.guards.halts import halt_text, HaltVerdict
-from lerobot_serve.router.canary.guards.rules import not_ready_reason, percentage
-from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms, WatchMinimum
+from lerobot_serve.router.canary.plan import CanaryPlan, Terms
 from lerobot_serve.router.canary.watch import Champion, ended, WatchRecord
+from lerobot_serve.router.parameters import RouterParameters
 
 # share of episodes without an outcome from which the text reports them
 REPORTED_LOSS_SHARE = 0.02
@@ -54,7 +60,7 @@ def undecided_text(
     return '. '.join(filter(None, parts))
 
 
-def with_halts(text: str, facts: Facts, limits: GuardLimits) -> str:
+def with_halts(text: str, facts: Facts, limits: RouterParameters) -> str:
     """Return a text, with the robots that wait for a person."""
     return '. '.join(filter(None, (text, halt_text(facts, limits, HaltVerdict.REPORT))))
 
@@ -86,12 +92,11 @@ def worse_text(facts: Facts, terms: Terms) -> str:
     )
 
 
-def watch_text(watch: WatchRecord, facts: Facts, time_ns: int, minimum: WatchMinimum) -> str:
+def watch_text(watch: WatchRecord, facts: Facts, time_ns: int, minimum: RouterParameters) -> str:
     """Return the progress of a watch, and the success rates that it compares."""
-    text = (
-        f'watched for {_counted(ended(facts.candidate.arm), minimum.episodes)} episodes and '
-        f'{_time(time_ns / 1e9, minimum.hours * 3600)}; {_watched_rates(watch, facts)}'
-    )
+    episodes = _counted(ended(facts.candidate.arm), minimum.canary_watch_episodes)
+    time = _time(time_ns / 1e9, minimum.canary_watch_hours * 3600)
+    text = f'watched for {episodes} episodes and {time}; {_watched_rates(watch, facts)}'
     replaced = _replaced_text(watch, facts.champion)
     return f'{text}. It does not end while {replaced}: {_back_text(watch)}' if replaced else text
 

@@ -8,7 +8,7 @@ from itertools import count
 
 from lerobot_serve.router.canary.canary import Canary
 from lerobot_serve.router.canary.facts import BEGUN, EpisodeEvent, Facts, SlotFacts
-from lerobot_serve.router.canary.plan import GuardLimits, parse_plan, Terms
+from lerobot_serve.router.canary.plan import parse_plan, Terms
 from lerobot_serve.router.canary.record import CanaryEvent
 
 S = 1_000_000_000
@@ -32,7 +32,7 @@ class World:
     """Both slots, healthy and as fast as each other, and one canary."""
 
     def __init__(self, canary: Canary | None = None) -> None:
-        self.canary = canary or Canary(plan(), QUICK, GuardLimits())
+        self.canary = canary or Canary(plan(), QUICK)
         self.candidate = SlotFacts(healthy=True, policy=NEW, latency_ms_p95=50.0)
         self.champion = SlotFacts(healthy=True, policy=OLD, latency_ms_p95=50.0)
         self.others: dict[str, object] = {}
@@ -123,5 +123,5 @@ class World:
 
 def started(**changes: object) -> World:
     """Return a world whose canary runs its first step."""
-    values = {'plan': plan(), 'terms': QUICK, 'limits': GuardLimits(), **changes}
-    return World(Canary(values['plan'], values['terms'], values['limits'])).start()
+    values = {'plan': plan(), 'terms': QUICK, **changes}
+    return World(Canary(**values)).start()

@@ -10,9 +10,10 @@ import pytest
 from support.router.canary_rig import NEW, OLD, plan, started, whats, World
 
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
-from lerobot_serve.router.canary.plan import GuardLimits, Terms
+from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.record import StepComparison
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
 
 
 def test_without_a_plan_there_is_no_canary():
@@ -328,7 +329,7 @@ def test_after_a_hold_it_goes_on():
 
 
 def test_no_divergence_holds_where_it_has_a_limit():
-    world = started(limits=GuardLimits(divergence=2.0))
+    world = started(rules=RouterParameters(canary_max_divergence=2.0))
     world.good_episodes()
     world.wait(100)
     assert 'observations with a divergence: 0 of 20' in world.canary.text

@@ -7,9 +7,10 @@ import pytest
 from support.router.canary_rig import NEW, plan, QUICK, started, whats, World
 
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
-from lerobot_serve.router.canary.plan import GuardLimits, Terms
+from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.record import HISTORY_LIMIT, StepComparison
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, TRANSITIONS
+from lerobot_serve.router.parameters import RouterParameters
 
 # an operator's word
 
@@ -176,11 +177,11 @@ def test_limits_may_change_at_any_time():
     world = started()
     world.end('candidate', 9, 1)
     world.change('candidate', latency_ms_p95=150.0)
-    world.canary.limits = GuardLimits(latency_ratio=4.0)
+    world.canary.rules = RouterParameters(canary_max_latency_ratio=4.0)
     world.end('champion', 90, 10)
     world.poll()
     assert world.canary.state is CanaryPhase.RUNNING
-    world.canary.limits = GuardLimits()
+    world.canary.rules = RouterParameters()
     world.poll()
     assert world.canary.state is CanaryPhase.ROLLED_BACK
 

@@ -11,7 +11,7 @@ from support.router.canary_rig import plan, started, whats, World
 
 from lerobot_serve.router.canary.canary import Canary
 from lerobot_serve.router.canary.facts import ArmCounts, SlotFacts
-from lerobot_serve.router.canary.plan import GuardLimits, Terms, WatchMinimum
+from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.canary.watch import (
     Champion,
@@ -21,14 +21,15 @@ from lerobot_serve.router.canary.watch import (
     WatchFinding,
     WatchRecord,
 )
+from lerobot_serve.router.parameters import RouterParameters
 
 TERMS = Terms(margin=0.2, false_promotion=0.2, block_episodes=1)
-MINIMUM = WatchMinimum(episodes=100, hours=1.0)
+MINIMUM = RouterParameters(canary_watch_episodes=100, canary_watch_hours=1.0)
 
 
-def promoted(minimum: WatchMinimum = MINIMUM, limits: GuardLimits | None = None) -> World:
+def promoted() -> World:
     """Return a world with a candidate that its evidence has promoted."""
-    world = World(Canary(plan(), TERMS, limits or GuardLimits(), minimum)).start()
+    world = World(Canary(plan(), TERMS, MINIMUM)).start()
     while world.canary.state is not CanaryPhase.PROMOTED:
         world.end('candidate', 36, 4)
         world.end('champion', 90, 10)
@@ -91,7 +92,7 @@ def test_after_the_promotion_it_says_what_it_watches():
 
 
 def test_the_champion_of_all_steps_is_compared():
-    world = World(Canary(plan(), TERMS, GuardLimits(), MINIMUM)).start()
+    world = World(Canary(plan(), TERMS, MINIMUM)).start()
     for step in range(3):
         world.end('candidate', 80)
         world.end('champion', 70, 10, aborted=5, unreported=3, open=2)
@@ -183,7 +184,7 @@ def test_guards_go_on(grown, said):
 
 def test_guards_compare_with_the_champion_of_the_last_step():
     """The champion fails in 4 % of its replies: 5 % of the candidate's are no reason."""
-    world = World(Canary(plan(), TERMS, GuardLimits(), MINIMUM)).start()
+    world = World(Canary(plan(), TERMS, MINIMUM)).start()
     while world.canary.state is not CanaryPhase.PROMOTED:
         world.end('candidate', 36, 4)
         world.end('champion', 90, 10)
@@ -247,7 +248,7 @@ def test_what_a_guard_has_found_stays_though_it_measures_it_no_more():
         world.grow('candidate', replies=2000)
         world.poll()
     assert 'requests of the candidate failed' in world.canary.text
-    later = Canary(plan(), TERMS, GuardLimits(), MINIMUM)
+    later = Canary(plan(), TERMS, MINIMUM)
     later.restore(json.loads(json.dumps(world.canary.snapshot())))
     assert later.record.watch.tripped == world.canary.record.watch.tripped != ''
     world.change('champion', healthy=True)
@@ -317,7 +318,7 @@ def test_an_operator_rolls_back_while_it_is_watched():
 
 def test_the_minimum_may_change_while_it_is_watched():
     world = promoted()
-    world.canary.watch_minimum = WatchMinimum(0, 0.0)
+    world.canary.rules = RouterParameters(canary_watch_episodes=0, canary_watch_hours=0.0)
     assert whats(world.poll()) == ['watched']
 
 
@@ -327,7 +328,7 @@ def test_a_restart_of_the_router_goes_on_watching():
     world.poll(after_s=30)
     before = world.canary
     assert 0 < before.record.comparison.worse < TERMS.rollback_level(1)
-    canary = Canary(plan(), TERMS, GuardLimits(), MINIMUM)
+    canary = Canary(plan(), TERMS, MINIMUM)
     assert canary.restore(json.loads(json.dumps(before.snapshot()))) == ''
     assert canary.record.watch == before.record.watch
     later = World(canary)
@@ -341,7 +342,7 @@ def test_a_restart_of_the_router_goes_on_watching():
 
 def test_slots_that_are_not_found_yet_after_a_restart_end_nothing():
     world = promoted()
-    canary = Canary(plan(), TERMS, GuardLimits(), MINIMUM)
+    canary = Canary(plan(), TERMS, MINIMUM)
     canary.restore(world.canary.snapshot())
     later = World(canary)
     later.champion = later.candidate = SlotFacts()
@@ -353,7 +354,7 @@ def test_slots_that_are_not_found_yet_after_a_restart_end_nothing():
 def test_the_snapshot_of_an_older_router_is_not_watched():
     snapshot = promoted().canary.snapshot()
     del snapshot['watch']
-    canary = Canary(plan(), TERMS, GuardLimits(), MINIMUM)
+    canary = Canary(plan(), TERMS, MINIMUM)
     assert canary.restore(snapshot) == ''
     assert canary.state is CanaryPhase.PROMOTED
     assert not canary.is_watching

@@ -7,7 +7,7 @@ import pytest
 from support.router.canary_rig import NEW, OLD, plan, QUICK, started, whats, World
 
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
-from lerobot_serve.router.canary.plan import GuardLimits, other_policy_text
+from lerobot_serve.router.canary.plan import other_policy_text
 from lerobot_serve.router.canary.states import CanaryPhase
 
 OTHER = 'other@3'
@@ -74,7 +74,7 @@ def test_the_planned_policy_begins_at_the_first_step_when_it_is_back():
 
 def test_it_waits_after_a_restart_of_the_router_too():
     world = started()
-    again = Canary(plan(), QUICK, GuardLimits())
+    again = Canary(plan(), QUICK)
     assert again.restore(world.canary.snapshot()) == ''
     world.canary = again
     world.change('candidate', policy=OTHER)
