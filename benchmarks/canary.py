@@ -19,11 +19,11 @@ from benchmarks.harness.rollout_simulation import (
     SimulatedFleet,
 )
 from benchmarks.results.report import Case
-from lerobot_serve.router.canary.plan import Terms
+from lerobot_serve.router.parameters import RouterParameters
 
 ABOUT = 'simulated canaries: wrong decisions, and episodes until the promotion'
 STREAMS_A_ROUND = 5
-TERMS = Terms()
+TERMS = RouterParameters()
 PARAMETERS = {
     'streams': f'{STREAMS_A_ROUND} x rounds',
     'champion': 0.9,

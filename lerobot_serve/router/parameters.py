@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+import math
 from typing import Self
 
 from lerobot_serve.contract.limits import SINGLE_SLOT
@@ -12,11 +13,7 @@ from lerobot_serve.local import local_parameters as local
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.quotas import rules as quota_rules
 from lerobot_serve.quotas.rules import parse_quotas, QuotaRule
-from lerobot_serve.router.canary.plan import (
-    CanaryPlan,
-    parse_plan,
-    Terms,
-)
+from lerobot_serve.router.canary.plan import CanaryPlan, parse_plan
 from lerobot_serve.router.storage.address import check_address
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
@@ -526,14 +523,27 @@ class RouterParameters:
         )
 
     @property
-    def terms(self) -> Terms:
-        """The error bounds of the canary. Raises ParameterError."""
-        return Terms(
-            self.canary_margin,
-            self.canary_false_promotion,
-            self.canary_false_rollback,
-            self.canary_block_episodes,
+    def terms(self) -> tuple[float, float, float, int]:
+        """The error bounds of the canary: where one changes, its comparison begins anew."""
+        bounds = self.canary_margin, self.canary_false_promotion, self.canary_false_rollback
+        return *bounds, self.canary_block_episodes
+
+    @property
+    def terms_text(self) -> str:
+        margin, promotion, rollback, block = self.terms
+        return (
+            f'margin {margin:g}, false promotion {promotion:g}, false rollback {rollback:g}, '
+            f'blocks of {block} episodes'
         )
+
+    @property
+    def promotion_level(self) -> float:
+        """The log e at which the candidate passes: it is not worse by the margin."""
+        return -math.log(self.canary_false_promotion)
+
+    def rollback_level(self, trials: int) -> float:
+        """Return the log e at which the candidate is worse; all steps share the error bound."""
+        return -math.log(self.canary_false_rollback / trials)
 
     @property
     def quota_rules(self) -> tuple[QuotaRule, ...]:

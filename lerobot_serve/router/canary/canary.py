@@ -22,11 +22,7 @@ from lerobot_serve.router.canary.guards.rules import (
     rollback_reason,
     update_alarms,
 )
-from lerobot_serve.router.canary.plan import (
-    CanaryPlan,
-    other_policy_text,
-    Terms,
-)
+from lerobot_serve.router.canary.plan import CanaryPlan, other_policy_text
 from lerobot_serve.router.canary.record import (
     CanaryEvent,
     CanaryRecord,
@@ -54,25 +50,20 @@ class CanaryCommandRejected(ValueError):
 
 class Canary:
     """
-    See the module. `rules`, with the limits of the guards and of the watch, may be replaced at any
-    time; other attributes are read-only.
+    See the module. `rules` are the parameters with the error bounds and the limits of the guards
+    and of the watch; attributes are read-only.
     """
 
-    def __init__(
-        self,
-        plan: CanaryPlan | None,
-        terms: Terms | None = None,
-        rules: RouterParameters | None = None,
-    ) -> None:
-        self.plan, self.terms = plan, terms or Terms()
-        self.rules = rules or RouterParameters()
-        self.record = CanaryRecord(trial=new_trial(self.terms))
+    def __init__(self, plan: CanaryPlan | None, rules: RouterParameters | None = None) -> None:
+        self.plan, self.rules = plan, rules or RouterParameters()
+        self.record = CanaryRecord(trial=new_trial(self.rules))
         self._new: list[CanaryEvent] = []
         self._updated_ns: int | None = None
         self._reset_observations()
         self.text = 'no canary: canary.plan is empty'
         if plan:
-            self._transition(CanaryTrigger.START, 'began', f'plan {plan.text}; {self.terms.text}')
+            text = f'plan {plan.text}; {self.rules.terms_text}'
+            self._transition(CanaryTrigger.START, 'began', text)
 
     @property
     def state(self) -> CanaryPhase:
@@ -142,15 +133,17 @@ class Canary:
         """Episodes of this step without an outcome yet, with their arm."""
         return self.record.trial.open
 
-    def change_plan(self, plan: CanaryPlan | None, terms: Terms, *, by: str = '') -> None:
+    def change_plan(
+        self, plan: CanaryPlan | None, rules: RouterParameters, *, by: str = ''
+    ) -> None:
         """
-        Set plan and terms; if they changed, restart the canary with all counts at 0. A changed
-        plan is for the first candidate that is seen; `by` is who changed it.
+        Set plan and rules; if plan or error bounds changed, restart the canary with all counts at
+        0. A changed plan is for the first candidate that is seen; `by` is who changed it.
         """
-        if (plan, terms) == (self.plan, self.terms):
+        is_new, has_other_terms = plan != self.plan, rules.terms != self.rules.terms
+        self.plan, self.rules = plan, rules
+        if not (is_new or has_other_terms):
             return
-        is_new = plan != self.plan
-        self.plan, self.terms = plan, terms
         if plan is None:
             if self.state is not CanaryPhase.OFF:
                 why = status_text.authored('the plan was removed', by)
@@ -158,7 +151,7 @@ class Canary:
             return
         if is_new:
             self.record.planned_policy = ''
-        self._start(status_text.authored(f'new plan: {plan.text}; {terms.text}', by))
+        self._start(status_text.authored(f'new plan: {plan.text}; {rules.terms_text}', by))
 
     def start_for(self, candidate: str, *, by: str) -> None:
         """Start the plan for a candidate; its counts are 0."""
@@ -210,7 +203,7 @@ class Canary:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state for `restore`."""
-        return self.record.snapshot(self.plan.text if self.plan else '', self.terms.text)
+        return self.record.snapshot(self.plan.text if self.plan else '', self.rules.terms_text)
 
     def restore(self, snapshot: Mapping[str, Any]) -> str:
         """
@@ -220,7 +213,7 @@ class Canary:
         if self.plan is None or not snapshot.get('plan'):
             return ''
         try:
-            record = saved_record(snapshot, self.plan, self.terms)
+            record = saved_record(snapshot, self.plan, self.rules)
         except ValueError as error:
             return f'saved canary state discarded: {error}'
         self.record, self._updated_ns = record, None
@@ -270,15 +263,15 @@ class Canary:
 
     def _evaluate(self, facts: Facts) -> None:
         record, trials = self.record, len(self._active_plan.trials)
-        if record.comparison.update(record.trial, self.terms):
-            text = status_text.passed_text(facts, self.terms)
+        if record.comparison.update(record.trial, self.rules):
+            text = status_text.passed_text(facts, self.rules)
             self._append_event('passed', text, self._evidence_figures(facts))
         guard = self._unhealthy_reason(facts) or rollback_reason(facts, record.alarms, self.rules)
         if guard:
             self._transition(CanaryTrigger.ROLL_BACK, 'rolled_back', guard)
-        elif record.comparison.is_worse(self.terms, trials):
+        elif record.comparison.is_worse(self.rules, trials):
             self._transition(
-                CanaryTrigger.ROLL_BACK, 'rolled_back', status_text.worse_text(facts, self.terms)
+                CanaryTrigger.ROLL_BACK, 'rolled_back', status_text.worse_text(facts, self.rules)
             )
         elif self.state is CanaryPhase.PAUSED:
             self._update_blocker(facts)
@@ -315,11 +308,11 @@ class Canary:
 
     def _undecided_reason(self, facts: Facts) -> str:
         comparison, trial = self.record.comparison, self.record.trial
-        if comparison.aborts_differ(self.terms):
+        if comparison.aborts_differ(self.rules):
             return status_text.aborts_text(facts)
         if comparison.passed:
             return ''
-        return status_text.undecided_text(self._active_plan, self.step, facts, self.terms, trial)
+        return status_text.undecided_text(self._active_plan, self.step, facts, self.rules, trial)
 
     def _keep_share(self, state: CanaryPhase, why: str) -> None:
         if state is not self.state:
@@ -353,14 +346,14 @@ class Canary:
     def _finding(self, facts: Facts) -> tuple[WatchFinding, str]:
         """Return what is found about a promoted candidate, with the reason."""
         record, comparison = self.record, self.record.comparison
-        evidence = record.watch.evidence(facts.candidate.arm, facts.champion.arm, self.terms)
+        evidence = record.watch.evidence(facts.candidate.arm, facts.champion.arm, self.rules)
         comparison.worse = max(comparison.worse, evidence / record.trial.rollback_factor)
         guard = record.watch.tripped or rollback_reason(facts, record.alarms, self.rules)
         if guard:
             return WatchFinding.GUARD, guard
-        if comparison.worse >= self.terms.rollback_level(1):
+        if comparison.worse >= self.rules.rollback_level(1):
             return WatchFinding.WORSE, status_text.worse_since_text(
-                record.watch, facts, self.terms
+                record.watch, facts, self.rules
             )
         return WatchFinding.NONE, ''
 
@@ -387,9 +380,9 @@ class Canary:
         plan, step = self._active_plan, self.step + 1
         last = step == len(plan.trials)
         if last:
-            self.record.begin_watch(step, self.terms)
+            self.record.begin_watch(step, self.rules)
         else:
-            self.record.next_step(step, self.terms)
+            self.record.next_step(step, self.rules)
         to = (
             'all new episodes to the candidate'
             if last
@@ -401,7 +394,7 @@ class Canary:
 
     def _restart(self, event: CanaryTrigger, why: str) -> None:
         record = self.record
-        record.begin_step(0, self.terms)
+        record.begin_step(0, self.rules)
         record.comparison.passed = False
         self._reset_observations()
         if event is CanaryTrigger.START:
@@ -429,7 +422,7 @@ class Canary:
         candidate, champion = facts.candidate.arm, facts.champion.arm
         return {
             'log10_not_worse': self.record.comparison.not_worse * LOG10_E,
-            'log10_level': self.terms.promotion_level * LOG10_E,
+            'log10_level': self.rules.promotion_level * LOG10_E,
             'candidate_successes': candidate.success,
             'candidate_failures': candidate.failure,
             'champion_successes': champion.success,

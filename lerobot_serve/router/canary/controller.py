@@ -64,7 +64,7 @@ class CanaryController:
         set_split: Callable[[int], None],
         on_event: Callable[[CanaryEvent, int | None], None],
     ) -> None:
-        self.canary = Canary(parameters.plan, parameters.terms, parameters)
+        self.canary = Canary(parameters.plan, parameters)
         self._slot, self._decisions, self._context = slot, decisions, context
         self._set_split, self._on_event = set_split, on_event
         self._rollback_now = parameters.move_episodes_on_rollback
@@ -202,10 +202,9 @@ class CanaryController:
 
     def change_parameters(self, parameters: RouterParameters, *, by: str = '') -> None:
         """Apply new limits; a new plan restarts the canary with the next update."""
-        self.canary.rules = parameters
         self._rollback_now = parameters.move_episodes_on_rollback
         before = self.canary.history
-        self.canary.change_plan(parameters.plan, parameters.terms, by=by)
+        self.canary.change_plan(parameters.plan, parameters, by=by)
         if self.canary.history != before:
             self._pending += self.canary.history[-1:]
 
@@ -321,7 +320,7 @@ class CanaryController:
         forecast = episodes_to_decide(
             canary.record.trial,
             share_percent=plan.steps[canary.step].share_percent,
-            terms=canary.terms,
+            rules=canary.rules,
             trials=len(plan.trials),
         )
         return forecast.episodes if forecast else -1

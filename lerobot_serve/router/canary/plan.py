@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The plan of a canary: its steps and error bounds, and the policy that it is for.
+The plan of a canary: its steps, and the policy that it is for.
 Plain data; the parameters of a router bound its numbers.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-import math
 import re
 
 from lerobot_serve.parameters import ParameterError
@@ -57,43 +56,6 @@ class CanaryPlan:
     def trials(self) -> tuple[CanaryStep, ...]:
         """The steps below 100 %, at which both policies receive episodes."""
         return self.steps[:-1]
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """
-    The error bounds of a canary.
-
-    margin           largest deficit of the candidate's success rate at which it passes
-    false_promotion  bound on the probability of ever promoting a candidate that is worse by the
-                     margin or more
-    false_rollback   bound on the probability that the comparison ever rolls back a candidate that
-                     is not worse
-    block_episodes   number of consecutive episodes of the candidate, of any robots, that may fail
-                     for one cause; the promotion test counts them as one observation. The run of
-                     failures of one robot that is assumed before any is seen
-    """
-
-    margin: float = 0.1
-    false_promotion: float = 0.05
-    false_rollback: float = 0.05
-    block_episodes: int = 5
-
-    @property
-    def promotion_level(self) -> float:
-        """The log e at which the candidate passes: it is not worse by the margin."""
-        return -math.log(self.false_promotion)
-
-    def rollback_level(self, trials: int) -> float:
-        """Return the log e at which the candidate is worse; all steps share the error bound."""
-        return -math.log(self.false_rollback / trials)
-
-    @property
-    def text(self) -> str:
-        return (
-            f'margin {self.margin:g}, false promotion {self.false_promotion:g}, '
-            f'false rollback {self.false_rollback:g}, blocks of {self.block_episodes} episodes'
-        )
 
 
 def parse_plan(

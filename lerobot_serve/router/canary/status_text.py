@@ -19,7 +19,7 @@ from lerobot_serve.router.canary.facts import (
     TEXT_LIMIT,
 )
 from lerobot_serve.router.canary.guards.halts import halt_text, HaltVerdict
-from lerobot_serve.router.canary.plan import CanaryPlan, Terms
+from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.watch import Champion, ended, WatchRecord
 from lerobot_serve.router.parameters import RouterParameters
 
@@ -52,10 +52,10 @@ def progress_text(plan: CanaryPlan, step: int, facts: Facts, time_s: float) -> s
 
 
 def undecided_text(
-    plan: CanaryPlan, step: int, facts: Facts, terms: Terms, trial: StepTrial
+    plan: CanaryPlan, step: int, facts: Facts, rules: RouterParameters, trial: StepTrial
 ) -> str:
     """Return the rates, episodes without outcome, and the forecast of remaining episodes."""
-    forecast = _forecast(plan, step, facts, terms, trial)
+    forecast = _forecast(plan, step, facts, rules, trial)
     parts = (rates_text(facts), _missing_outcomes_text(facts), _runs_text(trial), forecast)
     return '. '.join(filter(None, parts))
 
@@ -76,19 +76,19 @@ def aborts_text(facts: Facts) -> str:
     )
 
 
-def passed_text(facts: Facts, terms: Terms) -> str:
+def passed_text(facts: Facts, rules: RouterParameters) -> str:
     """Return the result of a passed comparison."""
     return (
-        f'not worse by {_points(terms.margin)} or more: {rates_text(facts)}; wrong in at most '
-        f'{100 * terms.false_promotion:g} % of such canaries'
+        f'not worse by {_points(rules.canary_margin)} or more: {rates_text(facts)}; wrong in at '
+        f'most {100 * rules.canary_false_promotion:g} % of such canaries'
     )
 
 
-def worse_text(facts: Facts, terms: Terms) -> str:
+def worse_text(facts: Facts, rules: RouterParameters) -> str:
     """Return the result of a comparison that rolls back."""
     return (
         f'the candidate is worse than the champion: {rates_text(facts)}; wrong in at most '
-        f'{100 * terms.false_rollback:g} % of canaries with a candidate that is not worse'
+        f'{100 * rules.canary_false_rollback:g} % of canaries with a candidate that is not worse'
     )
 
 
@@ -101,12 +101,12 @@ def watch_text(watch: WatchRecord, facts: Facts, time_ns: int, minimum: RouterPa
     return f'{text}. It does not end while {replaced}: {_back_text(watch)}' if replaced else text
 
 
-def worse_since_text(watch: WatchRecord, facts: Facts, terms: Terms) -> str:
+def worse_since_text(watch: WatchRecord, facts: Facts, rules: RouterParameters) -> str:
     """Return the result of a watch that rolls back."""
     return (
-        f'since its promotion the candidate is worse by more than {_points(terms.margin)}: '
-        f'{_watched_rates(watch, facts)}; wrong in at most {100 * terms.false_rollback:g} % of '
-        'promotions'
+        f'since its promotion the candidate is worse by more than {_points(rules.canary_margin)}: '
+        f'{_watched_rates(watch, facts)}; wrong in at most '
+        f'{100 * rules.canary_false_rollback:g} % of promotions'
     )
 
 
@@ -183,17 +183,19 @@ def _runs_text(trial: StepTrial) -> str:
     )
 
 
-def _forecast(plan: CanaryPlan, step: int, facts: Facts, terms: Terms, trial: StepTrial) -> str:
+def _forecast(
+    plan: CanaryPlan, step: int, facts: Facts, rules: RouterParameters, trial: StepTrial
+) -> str:
     if min(facts.candidate.reported, facts.champion.reported) < MIN_FORECAST_EPISODES:
         return 'Too few episodes for a forecast'
     percent = plan.steps[step].share_percent
     forecast = episodes_to_decide(
-        trial, share_percent=percent, terms=terms, trials=len(plan.trials)
+        trial, share_percent=percent, rules=rules, trials=len(plan.trials)
     )
     if forecast is None:
         return (
             f'At the present rates, {MAX_FORECAST_EPISODES} more episodes of the candidate do not '
-            f'decide with a margin of {_points(terms.margin)}: promote or roll back by hand'
+            f'decide with a margin of {_points(rules.canary_margin)}: promote or roll back by hand'
         )
     decision = 'promotion' if forecast.promoted else 'rollback'
     of_candidate = _round_up(forecast.episodes)

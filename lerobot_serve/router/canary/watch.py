@@ -14,7 +14,6 @@ from enum import Enum
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.router.canary.evidence.success_rate import worse_evidence
 from lerobot_serve.router.canary.facts import ArmCounts, Facts, SlotFacts
-from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.parameters import RouterParameters
 
 HOUR_NS = 3600 * 10**9
@@ -93,12 +92,16 @@ class WatchRecord:
         successes = self.earlier.success + since.success
         return successes, self.earlier.begun + since.begun - successes
 
-    def evidence(self, candidate: ArmCounts, champion: ArmCounts, terms: Terms) -> float:
+    def evidence(
+        self, candidate: ArmCounts, champion: ArmCounts, rules: RouterParameters
+    ) -> float:
         """Return the log e that the candidate is worse than the champion by the margin."""
         # one outage moves many episodes at once, which says nothing about the policy
         failures = candidate.failure + candidate.aborted
         return worse_evidence(
-            self.champion_counts(champion), (candidate.begun - failures, failures), terms.margin
+            self.champion_counts(champion),
+            (candidate.begun - failures, failures),
+            rules.canary_margin,
         )
 
 

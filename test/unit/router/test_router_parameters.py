@@ -52,17 +52,14 @@ TABLE: dict[str, tuple[object, Callable[[RouterCore], object], object]] = {
     'canary_plan': (('10', '100'), lambda s: s.canary.canary.plan.steps[0].share_percent, 10),
     'canary_minimum_episodes': (3, lambda s: s.canary.canary.plan.steps[0].minimum_episodes, 3),
     'canary_minimum_step_s': (2.0, lambda s: s.canary.canary.plan.steps[0].minimum_s, 2.0),
-    'canary_margin': (0.25, lambda s: s.canary.canary.terms.margin, 0.25),
-    'canary_false_promotion': (0.125, lambda s: s.canary.canary.terms.false_promotion, 0.125),
-    'canary_false_rollback': (0.125, lambda s: s.canary.canary.terms.false_rollback, 0.125),
-    'canary_block_episodes': (7, lambda s: s.canary.canary.terms.block_episodes, 7),
     'canary_outcome_timeout_hours': (2.0, lambda s: s.table.stats.verdict_within_ns, 7200 * 10**9),
     **{
         f'canary_{name}': (9, lambda s, n=name: getattr(s.canary.canary.rules, f'canary_{n}'), 9)
         for name in (
             *('max_failed_percent', 'max_latency_ratio', 'max_trip_percent', 'max_divergence'),
             *('max_fallback_percent', 'max_halted_percent', 'minimum_replies', 'minimum_halts'),
-            *('minimum_commands', 'watch_episodes', 'watch_hours'),
+            *('minimum_commands', 'watch_episodes', 'watch_hours', 'block_episodes'),
+            *('margin', 'false_promotion', 'false_rollback'),
         )
     },
     'quotas': (('robot *: 9 MB/s',), lambda s: len(s.table.quotas.settings[0]), 1),

@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 import pytest
-from support.router.canary_rig import plan
+from support.router.canary_rig import plan, terms
 
 from benchmarks.harness.rollout_simulation import (
     ArmBehavior,
@@ -26,25 +26,31 @@ from benchmarks.harness.rollout_simulation import (
 )
 from lerobot_serve.router.canary.evidence import trial as module
 from lerobot_serve.router.canary.evidence.trial import EpisodeBlock, GAINS, promotion_gain
-from lerobot_serve.router.canary.plan import CanaryPlan, Terms
+from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
 
 pytestmark = pytest.mark.release
 
-TERMS = Terms()
+TERMS = RouterParameters()
 # nothing but the one error that is looked for ends a rollout
-NEVER_ROLLED_BACK = Terms(false_rollback=1e-9)
+NEVER_ROLLED_BACK = terms(false_rollback=1e-9)
 FOUR_STEPS = plan(episodes=20, seconds=0)
 HALF = plan('50', '100', episodes=20, seconds=0)
 CHAMPIONS = (0.3, 0.6, 0.9)
 
 
 def rollouts(
-    count: int, episodes: int, rates: SuccessRates, steps: CanaryPlan, terms: Terms, **how
+    count: int,
+    episodes: int,
+    rates: SuccessRates,
+    steps: CanaryPlan,
+    rules: RouterParameters,
+    **how,
 ):
     rng = np.random.default_rng(0)
     return [
-        simulate_rollout(rng.random((2, episodes)), rates, steps, terms, **how)
+        simulate_rollout(rng.random((2, episodes)), rates, steps, rules, **how)
         for _ in range(count)
     ]
 
@@ -59,7 +65,7 @@ def rolled_back(results: list[RolloutResult]) -> int:
 
 @pytest.mark.parametrize('champion', CHAMPIONS)
 @pytest.mark.parametrize(
-    ('steps', 'terms', 'count', 'episodes'),
+    ('steps', 'rules', 'count', 'episodes'),
     [
         (FOUR_STEPS, TERMS, 150, 2000),
         (FOUR_STEPS, NEVER_ROLLED_BACK, 80, 2000),
@@ -68,11 +74,11 @@ def rolled_back(results: list[RolloutResult]) -> int:
     ids=['as it is', 'never rolled back', 'half of them'],
 )
 def test_a_candidate_worse_by_the_margin_is_hardly_ever_promoted(
-    champion, steps, terms, count, episodes
+    champion, steps, rules, count, episodes
 ):
-    rates = SuccessRates(champion, champion - terms.margin)
-    results = rollouts(count, episodes, rates, steps, terms)
-    assert promoted(results) <= terms.false_promotion * count
+    rates = SuccessRates(champion, champion - rules.canary_margin)
+    results = rollouts(count, episodes, rates, steps, rules)
+    assert promoted(results) <= rules.canary_false_promotion * count
 
 
 @pytest.mark.parametrize('champion', CHAMPIONS)
@@ -204,8 +210,10 @@ def test_a_stream_that_is_made_to_fool_promotes_as_rarely_as_stated(name):
     assert promoted_labs(STREAMS[name], labs=labs) <= TERMS.false_promotion * labs
 
 
-def promoted_labs(lab: SimulatedFleet, terms: Terms = NEVER_ROLLED_BACK, labs: int = LABS) -> int:
-    return promoted([lab.run(np.random.default_rng(1000 + seed), terms) for seed in range(labs)])
+def promoted_labs(
+    lab: SimulatedFleet, rules: RouterParameters = NEVER_ROLLED_BACK, labs: int = LABS
+) -> int:
+    return promoted([lab.run(np.random.default_rng(1000 + seed), rules) for seed in range(labs)])
 
 
 def verdicts_alone(block: EpisodeBlock) -> float:

@@ -9,6 +9,7 @@ from support.router.canary_rig import NEW, OLD, plan, QUICK, started, whats, Wor
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
 from lerobot_serve.router.canary.plan import other_policy_text
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
 
 OTHER = 'other@3'
 
@@ -99,9 +100,9 @@ def test_other_terms_keep_the_policy_and_another_plan_takes_the_present_one():
     world = started()
     world.change('candidate', policy=OTHER)
     world.poll()
-    world.canary.change_plan(plan(), QUICK.__class__(margin=0.3))
+    world.canary.change_plan(plan(), RouterParameters(canary_margin=0.3))
     assert_waits(world)
-    world.canary.change_plan(plan('50', '100'), world.canary.terms, by='unknown, by parameter')
+    world.canary.change_plan(plan('50', '100'), world.canary.rules, by='unknown, by parameter')
     assert 'unknown, by parameter' in world.canary.text
     world.poll()
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.RUNNING, 50)
