@@ -52,8 +52,7 @@ class GoalRouter:
                 RecordIds(client_id, header.session_epoch, header.seq, episode_id)
             )
         except NoSlotAvailable as unavailable:
-            status = Status.NO_SESSION if unavailable.is_unreachable else Status.NO_SLOT
-            return GoalRoute(status=status, text=str(unavailable))
+            return GoalRoute(status=unavailable.status, text=str(unavailable))
         has_moved = placement.moved and not placement.sticky
         flags = Flag.POLICY_CHANGED if has_moved else Flag.NONE
         return GoalRoute(replica.name, placement.slot, flags)

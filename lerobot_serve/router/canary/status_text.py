@@ -135,24 +135,19 @@ def _back_text(watch: WatchRecord) -> str:
     )
 
 
-def one_line(reason: str, limit: int) -> str:
-    """Return the reason of an operator as one line of bounded length."""
-    return ' '.join(reason.split())[:limit] or 'no reason given'
-
-
-def operator_reason(reason: str) -> str:
-    """Return the reason of an operator for a text of the canary."""
-    return one_line(reason, TEXT_LIMIT // 2)
-
-
 def by_operator(reason: str) -> str:
     """Return who caused a change, as a reason."""
-    return f'by an operator: {operator_reason(reason)}'
+    return f'by an operator: {_one_line(reason)}'
 
 
 def authored(text: str, by: str) -> str:
     """Return a text with who caused it, if that is known."""
-    return f'{text}; by: {operator_reason(by)}' if by else text
+    return f'{text}; by: {_one_line(by)}' if by else text
+
+
+def _one_line(reason: str) -> str:
+    """Return the reason of an operator as one line of bounded length."""
+    return ' '.join(reason.split())[: TEXT_LIMIT // 2] or 'no reason given'
 
 
 def _missing_outcomes_text(facts: Facts) -> str:

@@ -41,7 +41,6 @@ from lerobot_serve.router.placement.eligibility import (
 )
 from lerobot_serve.router.placement.episode_placement import (
     EpisodePlacement,
-    no_slot_available,
     NoSlotAvailable,
 )
 from lerobot_serve.router.replicas.replica import Replica
@@ -337,7 +336,7 @@ class Dispatcher:
         """Discard the reply of a slot that the episode must leave, and fail over."""
         self._drops.add(SLOT_LEFT)
         if not self._forwarder.fail_over(request, SLOT_LEFT, step, same_slot=False):
-            unavailable = no_slot_available(self._table.slots.values(), why)
+            unavailable = NoSlotAvailable(self._table.slots.values(), why)
             self._forwarder.reply_no_slot(request, unavailable, step)
 
     def _on_failure(self, reply: ReceivedReply, step: DispatchStep) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lerobot_serve.contract.schema import Flag
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.placement import split
 from lerobot_serve.router.placement.eligibility import (
@@ -39,13 +39,14 @@ SWITCH_COST = 1e-3
 
 class NoSlotAvailable(Exception):
     """
-    No slot is eligible; the text has the reason of each slot. `is_unreachable`: no slot can be
-    reached, and the client should try another server.
+    None of the slots is eligible; the text has the reason of each. `status` is NO_SESSION where
+    none can be reached: the client should try another server.
     """
 
-    def __init__(self, text: str, *, is_unreachable: bool) -> None:
+    def __init__(self, slots: Iterable[Slot], text: str) -> None:
         super().__init__(f'no eligible slot ({text}); repair a slot, then retry')
-        self.is_unreachable = is_unreachable
+        is_unreachable = all(slot.reach is Reachability.UNREACHABLE for slot in slots)
+        self.status = Status.NO_SESSION if is_unreachable else Status.NO_SLOT
 
 
 # the state of a slot for one session; without a session, all replicas of the slot count
@@ -105,13 +106,6 @@ def prefer_replica(session: ClientSession, slot: Slot, replica: Replica) -> None
     replica.preferring_sessions += 1
     others = tuple(name for name in places if name != replica.name)
     session.places = {**session.places, slot.name: (replica.name, *others)}
-
-
-def no_slot_available(slots: Iterable[Slot], text: str) -> NoSlotAvailable:
-    """Return the exception for these slots."""
-    return NoSlotAvailable(
-        text, is_unreachable=all(slot.reach is Reachability.UNREACHABLE for slot in slots)
-    )
 
 
 class EpisodePlacement:
@@ -195,7 +189,7 @@ class EpisodePlacement:
         slot = self._slots[placement.slot]
         replica = slot.choose()
         if replica is None:
-            raise no_slot_available(self._slots.values(), f'slot {slot.name}: {slot.text}')
+            raise NoSlotAvailable(self._slots.values(), f'slot {slot.name}: {slot.text}')
         return placement, replica
 
     def goal_refusal(self, slot_name: str, policy: str, now_ns: int) -> str:
@@ -251,7 +245,7 @@ class EpisodePlacement:
             }
             texts = [f'slot {slot.name}: {stay.reason}']
             texts += [f'slot {name}: {reason}' for name, reason in reasons.items() if reason]
-            raise no_slot_available(self._slots.values(), '; '.join(texts))
+            raise NoSlotAvailable(self._slots.values(), '; '.join(texts))
 
     def _move(
         self, session: ClientSession | None, episode_id: str, slot: Slot, now_ns: int
@@ -285,5 +279,5 @@ class EpisodePlacement:
         }
         choice = choose_slot(wanted, conditions)
         if not choice.slot:
-            raise no_slot_available(self._slots.values(), choice.reason)
+            raise NoSlotAvailable(self._slots.values(), choice.reason)
         return choice
