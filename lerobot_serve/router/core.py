@@ -141,13 +141,7 @@ class RouterCore:
         observer = RequestObservers(each for each in (*own, *self.links.observers) if each)
         self._call_pool = ReplicaCallPool(self.links.clients)
         self.session_manager = SessionManager(
-            self.table,
-            self._call_pool,
-            self.drops,
-            observer,
-            context,
-            standby=parameters.standby_replicas,
-            open_session_timeout_s=parameters.open_session_timeout_s,
+            self.table, self._call_pool, self.drops, observer, context
         )
         self.dispatcher = Dispatcher(
             self.table,

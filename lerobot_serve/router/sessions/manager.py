@@ -41,7 +41,7 @@ FILL_LIMIT_NS = 2_000_000_000
 
 
 class SessionManager:
-    """See the module. `standby` is the number of further replicas that hold each session."""
+    """See the module."""
 
     def __init__(
         self,
@@ -50,14 +50,11 @@ class SessionManager:
         drops: DropCounters,
         observer: RequestObserver,
         context: NodeContext,
-        *,
-        standby: int,
-        open_session_timeout_s: float,
     ) -> None:
         self._table, self._call_pool, self._drops = table, calls, drops
         self._observer, self._context = observer, context
-        self._replicas_per_slot = 1 + standby
-        self._timeout_s = open_session_timeout_s
+        self._replicas_per_slot = 1 + table.rules.standby_replicas
+        self._timeout_s = table.rules.open_session_timeout_s
         self._compatibility = CompatibilityCheck(table, calls, context.log_warning)
 
     @property
