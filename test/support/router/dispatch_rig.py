@@ -136,6 +136,7 @@ class Rig:
         capacity: int = 10_000,
         classes: dict[str, int] | None = None,
         outside: RecordingTransport | None = None,
+        robot: str = '',
         **parameters: object,
     ) -> None:
         self.now_ns, self.drops = 1000 * SECOND, DropCounters()
@@ -167,6 +168,8 @@ class Rig:
             for server in slot.replicas:
                 self.learn(server)
         self._seqs: Counter[str] = Counter()
+        if robot:
+            self.robot(robot)
 
     # what is there
 

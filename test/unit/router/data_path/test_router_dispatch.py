@@ -26,15 +26,11 @@ ALONE = {'prod': ('/p1',)}
 
 @pytest.fixture
 def rig():
-    made = Rig()
-    made.robot()
-    return made
+    return Rig(robot='robot')
 
 
 def prod(slots=PROD, **more) -> Rig:
-    made = Rig(slots, **more)
-    made.robot()
-    return made
+    return Rig(slots, **more, robot='robot')
 
 
 def test_a_request_goes_on_unread_and_its_answer_comes_back_unread(rig):

@@ -23,8 +23,7 @@ LATE_NS = 2 * ANSWER_NS
 
 def warm(slots=PROD, **more) -> Rig:
     """Everybody answers within ANSWER_NS; one robot."""
-    rig = Rig(slots, **more)
-    rig.robot()
+    rig = Rig(slots, **more, robot='robot')
     for _ in range(32):
         rig.round_trip(ns=ANSWER_NS)
     rig.forget()
@@ -88,8 +87,7 @@ def test_one_that_fails_waits_for_the_other_that_was_asked():
 
 
 def test_nobody_is_hedged_before_enough_answers_are_known():
-    rig = Rig(PROD)
-    rig.robot()
+    rig = Rig(PROD, robot='robot')
     for _ in range(10):
         rig.round_trip(ns=ANSWER_NS)
     rig.forget()
@@ -99,8 +97,7 @@ def test_nobody_is_hedged_before_enough_answers_are_known():
 
 
 def test_a_hedge_comes_no_sooner_than_the_floor():
-    rig = Rig(PROD)
-    rig.robot()
+    rig = Rig(PROD, robot='robot')
     for _ in range(32):
         rig.round_trip(ns=MS // 10)
     rig.forget()

@@ -23,8 +23,7 @@ SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
 @pytest.fixture
 def rig():
     """Slot b is drained; a robot asks in slot a."""
-    made = Rig(SINGLE, **RULES)
-    made.robot()
+    made = Rig(SINGLE, **RULES, robot='robot')
     made.slots['b'].health.mark_unhealthy(
         '5 consecutive failures, the last: not_finite', made.now_ns
     )
@@ -146,8 +145,7 @@ def test_nothing_is_tried_that_is_away_or_a_stranger(rig, suspect):
 
 
 def test_the_last_one_there_is_gets_the_request_itself_and_no_copy():
-    rig = Rig({'prod': ('/p1', '/p2')}, **RULES)
-    rig.robot(places={'prod': ('/p1', '/p2')})
+    rig = Rig({'prod': ('/p1', '/p2')}, **RULES, robot='robot')
     rig.set_available('/p1', False)
     rig.replicas['/p2'].health.mark_unhealthy('unresponsive: repeated late replies', rig.now_ns)
     rig.advance(FIRST_PROBE_NS)
@@ -156,8 +154,7 @@ def test_the_last_one_there_is_gets_the_request_itself_and_no_copy():
 
 
 def drained_pair() -> Rig:
-    rig = Rig(**RULES)
-    rig.robot()
+    rig = Rig(**RULES, robot='robot')
     rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)
     rig.replicas['/b1'].health.mark_unhealthy('unresponsive: repeated late replies', rig.now_ns)
     return rig
@@ -204,8 +201,7 @@ def test_the_trial_of_a_suspect_is_none_of_its_slot():
 
 
 def test_requests_that_nobody_answers_are_trials_of_the_other_slot():
-    rig = Rig(SINGLE, **RULES)
-    rig.robot()
+    rig = Rig(SINGLE, **RULES, robot='robot')
     rig.round_trip(episode=IN_A)
     rig.set_available('/a1', False)
     rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)
@@ -237,8 +233,7 @@ def test_where_all_replicas_are_suspect_their_trials_are_the_slots():
 
 
 def test_no_trial_goes_to_who_has_the_request_already():
-    rig = Rig(**RULES)
-    rig.robot()
+    rig = Rig(**RULES, robot='robot')
     running = episode_in('b', salt=1)
     rig.round_trip(episode=running)
     rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)

@@ -134,8 +134,7 @@ def test_an_answer_is_looked_at_once_more_before_a_robot_gets_it():
 
 @pytest.mark.parametrize('goals', [1, 3])
 def test_an_episode_that_begins_with_a_goal_counts_from_its_first_request(goals):
-    rig = Rig()
-    rig.robot()
+    rig = Rig(robot='robot')
     episode = episode_in('b')
     for _ in range(goals):
         place(rig, episode)
@@ -151,8 +150,7 @@ def test_an_episode_that_begins_with_a_goal_counts_from_its_first_request(goals)
 
 
 def test_an_episode_that_ran_before_a_restart_is_no_new_one_by_a_goal():
-    rig = Rig()
-    rig.robot()
+    rig = Rig(robot='robot')
     episode = episode_in('b')
     rig.sticky.add(episode, episode, 'b')
     place(rig, episode)
@@ -162,8 +160,7 @@ def test_an_episode_that_ran_before_a_restart_is_no_new_one_by_a_goal():
 
 
 def test_an_episode_that_goals_have_moved_counts_for_no_slot():
-    rig = Rig()
-    rig.robot()
+    rig = Rig(robot='robot')
     episode = episode_in('b')
     place(rig, episode)
     down(rig, '/b1', '/b2')
