@@ -367,11 +367,6 @@ class RouterCore:
             self._publisher.publish(ids, placement, replica.name, replica.policy)
         return placement, replica
 
-    def goal_refusal(self, slot_name: str, policy: str) -> str:
-        """Return why a reply to a goal is withheld; empty when it is relayed. Any thread."""
-        with self.table.lock:
-            return self.dispatcher.placement.goal_refusal(slot_name, policy, self.now_ns)
-
     def close_session(self, client_id: str, session_epoch: int) -> ClientSession | None:
         """
         Close a session at all replicas and the shadow and return it; None without such a session.

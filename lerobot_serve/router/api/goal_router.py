@@ -66,4 +66,7 @@ class GoalRouter:
     def refusal(self, slot: str, policy: str) -> str:
         """Return why a reply of a policy is withheld; empty when it is relayed."""
         core = self._host.core
-        return core.goal_refusal(slot, policy) if core else ''
+        if core is None:
+            return ''
+        with core.table.lock:
+            return core.dispatcher.placement.goal_refusal(slot, policy, core.now_ns)

@@ -264,7 +264,7 @@ class EpisodePlacement:
             session.failed_slot = ''
         reason = f'slot {slot.name} cannot reply: {stay.reason or "its last request failed"}'
         with self._placements.stored_together():
-            self._stats.record_move(episode_id, eligible[0].name, slot.name)
+            self._stats.record_move(episode_id, slot.name)
             return self._placements.move(episode_id, eligible[0].name, reason)
 
     def _choose(self, session: ClientSession | None, wanted: str, now_ns: int) -> tuple[str, str]:

@@ -64,11 +64,10 @@ class RoutedEpisode:
     counts. `reported` is the first outcome that was reported, also of an episode that moved.
     """
 
-    slot: str
+    initial_slot: str
     ended_ns: int | None = None
     outcome_name: str = ''
     has_moved: bool = False
-    initial_slot: str = ''
     reported: str = ''
     # empty after a restart, until its next request
     client_id: str = ''
@@ -132,8 +131,7 @@ class SlotStats:
             if what == BEGUN and episode_id in self._episodes:
                 continue
             slot = SLOT_OF_ARM[arm]
-            new = RoutedEpisode(slot, ended_ns=now_ns, initial_slot=slot)
-            episode = self._episodes.setdefault(episode_id, new)
+            episode = self._episodes.setdefault(episode_id, RoutedEpisode(slot, now_ns))
             if what == 'moved':
                 episode.has_moved = True
             elif what != BEGUN:
@@ -154,13 +152,8 @@ class SlotStats:
         """Accept outcomes of an episode that a previous run, or another router, has served."""
         if episode_id in self._episodes or episode_id in self._of_goals:
             return
-        self._episodes[episode_id] = RoutedEpisode(
-            placement.slot,
-            ended_ns=now_ns,
-            has_moved=placement.moved,
-            initial_slot=placement.slot,
-        )
-        self._awaiting_outcome[episode_id] = self._episodes[episode_id]
+        episode = RoutedEpisode(placement.slot, now_ns, has_moved=placement.moved)
+        self._episodes[episode_id] = self._awaiting_outcome[episode_id] = episode
 
     def record_goal(self, episode_id: str) -> None:
         """
@@ -189,7 +182,7 @@ class SlotStats:
             self._resume(episode_id, episode)
             if placement.moved and not episode.has_moved:
                 # the episode moved shortly before a restart; the move was not stored
-                self.record_move(episode_id, placement.slot)
+                self.record_move(episode_id)
         elif episode_id:
             self._begin(episode_id, placement, client_id)
 
@@ -205,7 +198,7 @@ class SlotStats:
         slot = placement.slot
         is_new = not placement.moved and (is_of_goal or not placement.sticky)
         self._episodes[episode_id] = RoutedEpisode(
-            slot, has_moved=placement.moved, initial_slot=slot, client_id=client_id
+            slot, has_moved=placement.moved, client_id=client_id
         )
         self._slots[slot].episodes += is_new
         if is_new:
@@ -227,21 +220,21 @@ class SlotStats:
             if not episode.outcome_name:
                 self._awaiting_outcome[episode_id] = episode
 
-    def record_move(self, episode_id: str, slot: str, before: str = '') -> None:
+    def record_move(self, episode_id: str, before: str = '') -> None:
         """
-        Record a move to `slot`; the outcome of a moved episode counts for neither slot. `before`
-        is the slot that it leaves, for one that began at another router of a shared state.
+        Record a move; the outcome of a moved episode counts for neither slot. `before` is the slot
+        that it leaves, for one that began at another router of a shared state.
         """
         if self.is_shared and before and episode_id and episode_id not in self._episodes:
-            self._episodes[episode_id] = RoutedEpisode(before, initial_slot=before)
+            self._episodes[episode_id] = RoutedEpisode(before)
         episode = self._episodes.get(episode_id)
         # an outcome before the move counts
         if episode is None or episode.outcome_name:
             return
         if not episode.has_moved:
-            self._slots[episode.slot].moved += 1
+            self._slots[episode.initial_slot].moved += 1
             self._add_event(episode_id, 'moved', episode.initial_slot)
-        episode.has_moved, episode.slot = True, slot
+        episode.has_moved = True
 
     def record_reply(
         self, slot: str, latency_ms: float, *, in_slot_ms: float | None = None
@@ -330,7 +323,7 @@ class SlotStats:
     def _end(self, episode_id: str, episode: RoutedEpisode, outcome_name: str) -> None:
         if not (episode.has_moved or episode.outcome_name):
             self._add_event(episode_id, outcome_name, episode.initial_slot)
-            self._slots[episode.slot].ended[outcome_name] += 1
+            self._slots[episode.initial_slot].ended[outcome_name] += 1
             episode.outcome_name = outcome_name
 
     def _add_event(self, episode_id: str, what: str, slot: str) -> None:

@@ -46,7 +46,7 @@ def happened(stats: SlotStats) -> list[tuple[str, str, str]]:
 def test_a_reply_to_a_report_says_whether_it_counts(stats):
     run(stats, 'stays', client='r1')
     run(stats, 'moves', client='r2')
-    stats.record_move('moves', 'b')
+    stats.record_move('moves')
     moved = 'the episode moved between slots: it counts as moved, and its outcome for neither slot'
     again = 'was reported before; nothing was changed'
     other = "episode 'stays' already counts as success"
@@ -107,7 +107,7 @@ def test_an_episode_that_goes_on_after_its_session_ended_has_not_ended(stats):
 
 
 def test_an_episode_that_moved_in_the_life_of_a_router_before_is_not_judged(stats):
-    stats.record_move('e', 'b')
+    stats.record_move('e')
     stats.record_request('robot', placed('e', 'b', moved=True), 0)
     stats.record_request('other', placed('f', 'b', moved=True, sticky=True), 0)
     for episode in 'ef':
@@ -183,7 +183,7 @@ def test_each_begin_and_end_is_an_event_once(stats):
     )
     for _ in range(2):
         stats.record_outcome('good', SUCCESS)
-        stats.record_move('moves', 'a')
+        stats.record_move('moves')
     stats.record_outcome('moves', SUCCESS)
     stats.end_episode('r3', 0)
     stats.expire(WITHIN_NS)
@@ -257,12 +257,12 @@ class Episodes(RuleBasedStateMachine):
     def counted_as(self, name: str) -> str:
         return self.stats._episodes[name].outcome_name
 
-    @rule(name=names, slot=st.sampled_from('ab'))
-    def moves(self, name, slot):
+    @rule(name=names)
+    def moves(self, name):
         if name in self.begun:
             if not self.counted_as(name):
                 self.moved.add(name)
-            self.stats.record_move(name, slot)
+            self.stats.record_move(name)
 
     @rule(ns=st.sampled_from((1, WITHIN_NS // 2, 2 * WITHIN_NS)))
     def time_passes(self, ns):
