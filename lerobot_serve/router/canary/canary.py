@@ -269,7 +269,7 @@ class Canary:
         guard = self._unhealthy_reason(facts) or rollback_reason(facts, record.alarms, self.rules)
         if guard:
             self._transition(CanaryTrigger.ROLL_BACK, 'rolled_back', guard)
-        elif record.comparison.is_worse(self.rules, trials):
+        elif record.comparison.worse >= self.rules.rollback_level(trials):
             self._transition(
                 CanaryTrigger.ROLL_BACK, 'rolled_back', status_text.worse_text(facts, self.rules)
             )
@@ -308,7 +308,7 @@ class Canary:
 
     def _undecided_reason(self, facts: Facts) -> str:
         comparison, trial = self.record.comparison, self.record.trial
-        if comparison.aborts_differ(self.rules):
+        if comparison.aborted >= self.rules.promotion_level:
             return status_text.aborts_text(facts)
         if comparison.passed:
             return ''

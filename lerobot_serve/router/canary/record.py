@@ -75,14 +75,6 @@ class StepComparison:
         passed, self.passed = self.passed, self.passed or self.not_worse >= rules.promotion_level
         return self.passed and not passed
 
-    def is_worse(self, rules: RouterParameters, trials: int) -> bool:
-        """Return whether the candidate is shown to be worse than the champion."""
-        return self.worse >= rules.rollback_level(trials)
-
-    def aborts_differ(self, rules: RouterParameters) -> bool:
-        """Return whether the champion's episodes are shown to be aborted more often."""
-        return self.aborted >= rules.promotion_level
-
     def next_step(self) -> None:
         """Reset the evidence; `passed` remains."""
         self.not_worse = self.worse = self.aborted = 0.0
@@ -92,11 +84,11 @@ class StepComparison:
 class CanaryRecord:
     """The state of a canary without its plan and the parameters. Owned by the executor thread."""
 
+    trial: StepTrial
     state: CanaryPhase = CanaryPhase.OFF
     step: int = 0
     # time that counts for the minimum of the step
     time_ns: int = 0
-    trial: StepTrial = field(default_factory=lambda: new_trial(RouterParameters()))
     alarms: ShareAlarms = field(default_factory=ShareAlarms)
     comparison: StepComparison = field(default_factory=StepComparison)
     growth: CounterGrowth = field(default_factory=CounterGrowth)
