@@ -19,18 +19,18 @@ from benchmarks.harness.rollout_simulation import (
     SimulatedFleet,
 )
 from benchmarks.results.report import Case
-from lerobot_serve.router.canary.plan import Terms
+from lerobot_serve.router.parameters import RouterParameters
 
 ABOUT = 'simulated canaries: wrong decisions, and episodes until the promotion'
 STREAMS_A_ROUND = 5
-TERMS = Terms()
+TERMS = RouterParameters()
 PARAMETERS = {
     'streams': f'{STREAMS_A_ROUND} x rounds',
     'champion': 0.9,
-    'margin': TERMS.margin,
+    'margin': TERMS.canary_margin,
     'share': 0.5,
-    'false_promotion': TERMS.false_promotion,
-    'false_rollback': TERMS.false_rollback,
+    'false_promotion': TERMS.canary_false_promotion,
+    'false_rollback': TERMS.canary_false_rollback,
 }
 GOOD, BAD = ArmBehavior(0.9), ArmBehavior(0.8)
 RUNS = (5, 10, 20)
@@ -102,7 +102,7 @@ class Decided:
 def worse_case(name: str, fleet: SimulatedFleet, streams: int) -> Case:
     """Count promotions of a candidate that is worse by the margin."""
     ends = [decide(fleet, seed) for seed in range(streams)]
-    promoted, bound = sum(end.promoted for end in ends), TERMS.false_promotion
+    promoted, bound = sum(end.promoted for end in ends), TERMS.canary_false_promotion
     alone = sum(end.promoted_alone for end in ends)
     return Case(
         name,
@@ -120,7 +120,7 @@ def good_case(name: str, fleet: SimulatedFleet, streams: int) -> Case:
     """Count promotions and rollbacks of a candidate that is not worse."""
     ends = [decide(fleet, seed) for seed in range(streams)]
     promoted, rolled_back = sum(e.promoted for e in ends), sum(e.rolled_back for e in ends)
-    bound = TERMS.false_rollback
+    bound = TERMS.canary_false_rollback
     return Case(
         name,
         {
@@ -139,7 +139,7 @@ def decide(fleet: SimulatedFleet, seed: int) -> Decided:
     """Return the decisions of one stream."""
     arms, goods = fleet.draw(np.random.default_rng(seed))
     passes, is_worse = sequential_test(arms, goods, TERMS, 1, fleet.robots)
-    alone = evidence(arms, goods, TERMS.block_episodes, TERMS.margin, sign=1)
+    alone = evidence(arms, goods, TERMS.canary_block_episodes, TERMS.canary_margin, sign=1)
     undecided = alone < TERMS.promotion_level
     return Decided(
         passes < len(arms),

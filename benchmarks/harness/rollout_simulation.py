@@ -23,8 +23,9 @@ from lerobot_serve.router.canary.evidence.sequential_test import stakes
 from lerobot_serve.router.canary.evidence.trial import StepTrial
 from lerobot_serve.router.canary.facts import ARMS, BEGUN, EpisodeEvent
 from lerobot_serve.router.canary.guards.rules import MIN_OUTCOMES
-from lerobot_serve.router.canary.plan import CanaryPlan, Terms
+from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
 
 Numbers = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -66,25 +67,27 @@ class RolloutResult:
 
 # returns the episode at which the candidate passes and the one at which it is shown to be worse;
 # len(arms) for never
-ComparisonTest = Callable[[Marks, Marks, Terms, int], tuple[int, int]]
+ComparisonTest = Callable[[Marks, Marks, RouterParameters, int], tuple[int, int]]
 
 
 def sequential_test(
-    arms: Marks, goods: Marks, terms: Terms, trials: int, robots: int = ROBOTS
+    arms: Marks, goods: Marks, rules: RouterParameters, trials: int, robots: int = ROBOTS
 ) -> tuple[int, int]:
     """Apply the sequential test of the canary; the robots take turns."""
-    size = terms.block_episodes
-    promotion = evidence(arms, goods, size, terms.margin, sign=1) / factors(
+    size = rules.canary_block_episodes
+    promotion = evidence(arms, goods, size, rules.canary_margin, sign=1) / factors(
         arms, goods, size, robots
     )
     rollback = evidence(arms, goods, 1, 0.0, sign=-1) / factors(arms, goods, 1, robots)
     return (
-        _first(promotion >= terms.promotion_level),
-        _first(rollback >= terms.rollback_level(trials)),
+        _first(promotion >= rules.promotion_level),
+        _first(rollback >= rules.rollback_level(trials)),
     )
 
 
-def naive_z_test(arms: Marks, goods: Marks, terms: Terms, trials: int) -> tuple[int, int]:
+def naive_z_test(
+    arms: Marks, goods: Marks, rules: RouterParameters, trials: int
+) -> tuple[int, int]:
     """Apply a z-test after each episode, to show that this simulation detects a wrong test."""
     totals = [np.maximum(np.cumsum(mine), 1) for mine in (~arms, arms)]
     p, q = (np.cumsum(mine & goods) / n for mine, n in zip((~arms, arms), totals, strict=True))
@@ -92,7 +95,7 @@ def naive_z_test(arms: Marks, goods: Marks, terms: Terms, trials: int) -> tuple[
     fit = (np.minimum(*totals) >= MIN_OUTCOMES) & (error > 0)
     error = np.where(fit, error, 1.0)
     return (
-        _first(fit & ((q - p + terms.margin) / error >= NAIVE_Z)),
+        _first(fit & ((q - p + rules.canary_margin) / error >= NAIVE_Z)),
         _first(fit & ((p - q) / error >= NAIVE_Z)),
     )
 
@@ -156,7 +159,7 @@ def simulate_rollout(
     draws: Numbers,
     rates: SuccessRates,
     plan: CanaryPlan,
-    terms: Terms,
+    rules: RouterParameters,
     test: ComparisonTest = sequential_test,
 ) -> RolloutResult:
     """
@@ -170,7 +173,7 @@ def simulate_rollout(
     for step in plan.trials:
         arms = draws[0, at:] < step.share_percent / 100
         goods = draws[1, at:] < np.where(arms, chances[1][at:], chances[0][at:])
-        passes, is_worse = test(arms, goods, terms, len(plan.trials))
+        passes, is_worse = test(arms, goods, rules, len(plan.trials))
         passes = 0 if first else passes
         promotes = max(passes, _first(_enough(arms, step.minimum_episodes)))
         used = min(promotes, is_worse, len(arms) - 1) + 1
@@ -233,18 +236,20 @@ class SimulatedFleet:
     episodes: int = 1200
     check_period_s: float = 60.0
 
-    def run(self, rng: np.random.Generator, terms: Terms, trials: int = 1) -> RolloutResult:
+    def run(
+        self, rng: np.random.Generator, rules: RouterParameters, trials: int = 1
+    ) -> RolloutResult:
         """Return the result of one step: the first promotion or the rollback ends it."""
-        trial, next_check_s = StepTrial(terms.margin, terms.block_episodes), 0.0
+        trial, next_check_s = StepTrial(rules.canary_margin, rules.canary_block_episodes), 0.0
         waiting: list[EpisodeEvent] = []
         for time_s, event in self._events(rng):
             if time_s >= next_check_s:
                 trial.take(waiting)
                 waiting, next_check_s = [], time_s + self.check_period_s
                 promotion, rollback, _ = trial.evidence
-                if rollback >= terms.rollback_level(trials):
+                if rollback >= rules.rollback_level(trials):
                     return _result(CanaryPhase.ROLLED_BACK, trial)
-                if promotion >= terms.promotion_level:
+                if promotion >= rules.promotion_level:
                     return _result(CanaryPhase.PROMOTED, trial)
             waiting.append(event)
         return _result(CanaryPhase.UNDECIDED, trial)

@@ -34,12 +34,9 @@ from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import PlacementTable
-from lerobot_serve.router.replicas.health import HealthRules
-from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
-from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
+from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.storage.writer import StoreWriter
 from lerobot_serve.telemetry.percentiles import summarize
 
@@ -84,8 +81,8 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 
 def measure_round_trips(count: int, writer: StoreWriter) -> Case:
     """Let the robots ask in turn; each is answered at once."""
-    outside, stats = HandedOver(), SlotStats(tuple(SLOTS), CAPACITY)
-    dispatcher = make(outside, writer, stats)
+    outside = HandedOver()
+    dispatcher, stats = make(outside, writer)
     series_ms: dict[str, list[float]] = {'request': [], 'answer': [], 'both, CPU': []}
     size = 0
     for number in range(count):
@@ -120,11 +117,21 @@ def timed(act: Callable[..., None], *arguments: object) -> tuple[float, float]:
     return wall_ns / 1e6, cpu_ns / 1e6
 
 
-def make(outside: HandedOver, writer: StoreWriter, stats: SlotStats) -> Dispatcher:
-    """Return a dispatcher with replicas that are there and robots that have their sessions."""
-    health = HealthRules(5)
-    slots = {name: Slot(name, servers, health, health) for name, servers in SLOTS.items()}
-    for slot in slots.values():
+def make(outside: HandedOver, writer: StoreWriter) -> tuple[Dispatcher, SlotStats]:
+    """
+    Return a dispatcher with replicas that are there and robots that have their sessions, and its
+    counters.
+    """
+    rules = RouterParameters(
+        **{f'slot_{name}': servers for name, servers in SLOTS.items()},
+        split_percent=50,
+        reply_timeout_s=1.0,
+        hedge_factor=2.0,
+        hedge_budget_percent=10.0,
+        max_remembered_placements=CAPACITY,
+    )
+    table = RoutingTable(rules, placements=PlacementTable(CAPACITY, writer=writer))
+    for slot in table.slots.values():
         for server in slot.replicas:
             status = ServerStatus(
                 policy=f'{slot.name}@1',
@@ -134,28 +141,21 @@ def make(outside: HandedOver, writer: StoreWriter, stats: SlotStats) -> Dispatch
                 warmed_up=True,
             )
             slot.record_report(server, status)
-    robots = ClientSessions(grace_ns=5 * SECOND, idle_ns=60 * SECOND)
     for number in range(ROBOTS):
         name = f'robot-{number}'
         ask = OpenSessionRequest(
             client_id=name, instance=1, session_epoch=1, reply_topic=f'/{name}/chunk', fps=30.0
         )
-        robots.add(ClientSession(ask, dict(SLOTS), time.monotonic_ns()))
-    sticky = PlacementTable(CAPACITY, writer=writer)
-    rules = RouterParameters(
-        split_percent=50, reply_timeout_s=1.0, hedge_factor=2.0, hedge_budget_percent=10.0
-    )
-    table = RoutingTable(slots, robots, sticky, stats, rules)
-    placement = EpisodePlacement(slots, sticky, stats)
-    return Dispatcher(
+        table.sessions.add(ClientSession(ask, dict(SLOTS), time.monotonic_ns()))
+    dispatcher = Dispatcher(
         table,
-        placement,
         outside,
         RequestObserver(),
         DropCounters(),
         lambda session, server: None,
         lambda replica, policy: None,
     )
+    return dispatcher, table.stats
 
 
 def request_of(number: int) -> bytes:

@@ -96,11 +96,12 @@ def writing(folder: Path) -> Iterator[StoreWriter]:
 
 def place(table: PlacementTable, episode_id: str) -> Placement:
     """Keep a known episode, or place a new one by the split."""
-    kept = table.keep(episode_id, SPLIT_PERCENT)
+    table.split_percent = SPLIT_PERCENT
+    kept = table.keep(episode_id)
     if kept:
         return kept
     slot_name = slot(bucket(episode_id), SPLIT_PERCENT)
-    return table.add(episode_id, 'request', SPLIT_PERCENT, slot_name)
+    return table.add(episode_id, episode_id, slot_name)
 
 
 def place_ms(table: PlacementTable, name: str) -> float:

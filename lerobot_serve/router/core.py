@@ -19,14 +19,8 @@ from lerobot_serve.contract.fingerprint import digest_of, weights_of
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.api.messages import shadow_divergence
-from lerobot_serve.router.canary.controller import (
-    ARM_OF_SLOT,
-    CanaryController,
-    CANDIDATE,
-    CHAMPION,
-    SLOT_OF_ARM,
-)
-from lerobot_serve.router.canary.facts import Facts
+from lerobot_serve.router.canary.controller import CanaryController
+from lerobot_serve.router.canary.facts import CANDIDATE, CHAMPION, EpisodeEvent, Facts
 from lerobot_serve.router.canary.gate_record import (
     ADMITTED_BEFORE,
     GateRecord,
@@ -43,18 +37,12 @@ from lerobot_serve.router.links import ParameterSource, RouterLinks
 from lerobot_serve.router.monitoring.decision_publisher import DecisionPublisher
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
 from lerobot_serve.router.replicas.replica import Replica
-from lerobot_serve.router.replicas.slot import make_slots, Slot
-from lerobot_serve.router.replicas.slot_stats import (
-    EpisodeTransition,
-    OutcomeReceipt,
-    OUTCOMES,
-    SlotStats,
-)
+from lerobot_serve.router.replicas.slot import Slot
+from lerobot_serve.router.replicas.slot_stats import OutcomeReceipt, OUTCOMES
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
-from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
+from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.sessions.job_queue import JobQueue
 from lerobot_serve.router.sessions.manager import SessionManager
 from lerobot_serve.router.shadow.comparator import ShadowComparator, ShadowComparison
@@ -153,20 +141,10 @@ class RouterCore:
         observer = RequestObservers(each for each in (*own, *self.links.observers) if each)
         self._call_pool = ReplicaCallPool(self.links.clients)
         self.session_manager = SessionManager(
-            self.table,
-            self._call_pool,
-            self.drops,
-            observer,
-            context,
-            standby=parameters.standby_replicas,
-            open_session_timeout_s=parameters.open_session_timeout_s,
+            self.table, self._call_pool, self.drops, observer, context
         )
-        table = self.table
-        table.stats.is_shared = self.follower is not None
-        self._placement = EpisodePlacement(table.slots, table.placements, table.stats)
         self.dispatcher = Dispatcher(
-            table,
-            self._placement,
+            self.table,
             self.links.transport,
             observer,
             self.drops,
@@ -175,7 +153,7 @@ class RouterCore:
         )
         self.canary = CanaryController(
             parameters,
-            table.slots.get(CANDIDATE),
+            self.slots.get(CANDIDATE),
             self.decisions,
             context,
             set_split=lambda percent: self._set_own(split_percent=percent),
@@ -189,24 +167,17 @@ class RouterCore:
             return
         stats, now_ns = self.table.stats, self._context.clock()
         stats.restore_episodes(self.canary.open_episodes(), now_ns)
-        stored = [
-            (number, (name, what, SLOT_OF_ARM[arm]))
-            for number, (name, what, arm) in self.writer.store.content.episodes
-        ]
+        rows = self.writer.store.content.episodes
+        stored = [(number, EpisodeEvent(*row)) for number, row in rows]
         if self.follower:
             # the router that leads has counted them, and lets them become unreported
-            outcomes = (row for _, row in stored if row[1] in OUTCOMES.values())
+            outcomes = (event for _, event in stored if event.what in OUTCOMES.values())
             stats.restore_episodes(outcomes, now_ns)
             return
-        stats.restore_episodes((row for _, row in stored), now_ns)
+        stats.restore_episodes((event for _, event in stored), now_ns)
         last = counted_until(self.decisions.canary_snapshot)
-        uncounted = [row for number, row in stored if number > last]
+        uncounted = [event for number, event in stored if number > last]
         stats.replay(uncounted, max([last, *(number for number, _ in stored[-1:])]))
-
-    def _store_event(self, event: EpisodeTransition) -> int:
-        """Queue the begin or end of an episode for the store. Under the lock."""
-        episode_id, what, slot = event
-        return self.writer.record_episode((episode_id, what, ARM_OF_SLOT[slot]))
 
     def _share(self) -> SharedState | None:
         """Return what applies the decisions of other routers; None where there are none."""
@@ -225,27 +196,15 @@ class RouterCore:
 
     def _make_table(self) -> RoutingTable:
         parameters = self.parameters
-        capacity = parameters.max_remembered_placements
-        slots = make_slots(parameters, self.decisions.verdicts)
-        self.parameter_origins += self.decisions.restore(slots)
-        stats = SlotStats(
-            tuple(slots),
-            capacity,
-            verdict_within_ns=parameters.verdict_within_ns,
-            # without a second slot nothing is compared
-            store_event=self._store_event if len(slots) > 1 else None,
-        )
+        known = self.writer.store.content.placements
         table = RoutingTable(
-            slots,
-            ClientSessions(
-                grace_ns=int(parameters.session_grace_s * 1e9),
-                idle_ns=int(parameters.session_idle_s * 1e9),
-            ),
-            PlacementTable(capacity, self.writer.store.content.placements, self.writer),
-            stats,
             parameters,
+            placements=PlacementTable(parameters.max_remembered_placements, known, self.writer),
+            verdicts=self.decisions.verdicts,
+            store_event=lambda event: self.writer.record_episode(event[:3]),
         )
-        table.quotas.apply(parameters.quota_rules, parameters.quota_burst_s)
+        table.stats.is_shared = self.follower is not None
+        self.parameter_origins += self.decisions.restore(table.slots)
         return table
 
     def _make_feed(self) -> ShadowFeed | None:
@@ -400,21 +359,13 @@ class RouterCore:
 
     def place_goal(self, ids: RecordIds) -> tuple[Placement, Replica]:
         """Choose slot and replica of a goal. Raises NoSlotAvailable."""
-        request_id = f'{ids.client_id}:{ids.session_epoch}:{ids.seq}'
         with self.table.lock:
-            placement, replica = self._placement.place_goal(
-                ids.episode_id, request_id, self.table.rules.split_percent, self.now_ns
-            )
+            placement, replica = self.dispatcher.placement.place_goal(ids, self.now_ns)
         if not placement.sticky:
             if self.recorder:
                 self.recorder.placed(ids, placement, replica.name, replica.policy)
             self._publisher.publish(ids, placement, replica.name, replica.policy)
         return placement, replica
-
-    def goal_refusal(self, slot_name: str, policy: str) -> str:
-        """Return why a reply to a goal is withheld; empty when it is relayed. Any thread."""
-        with self.table.lock:
-            return self._placement.goal_refusal(slot_name, policy, self.now_ns)
 
     def close_session(self, client_id: str, session_epoch: int) -> ClientSession | None:
         """
@@ -448,12 +399,11 @@ class RouterCore:
             if of_client is None:
                 self._adopt_episode(episode_id)
             if of_client is None or self.table.stats.is_of(episode_id, of_client):
-                receipt = self.table.stats.receive_outcome(episode_id, outcome)
+                receipt = self.table.stats.record_outcome(episode_id, outcome)
             else:
                 receipt = OutcomeReceipt(
                     f'no episode {episode_id!r} of {of_client!r} was routed here since the router '
-                    'started; report it with `lerobot-serve outcome` on its machine',
-                    is_accepted=False,
+                    'started; report it with `lerobot-serve outcome` on its machine'
                 )
             slot = self.table.slots.get(self.table.stats.initial_slot(episode_id))
         if not receipt.is_accepted:
@@ -558,15 +508,6 @@ class RouterCore:
         with self.table.lock:
             facts = self._facts()
         self.canary.count(self.now_ns, facts)
-
-    def settle_rollout(self) -> None:
-        """Store at once what an operator changed, where another router may run the rollout."""
-        if self.shared:
-            self.canary.settle(self.now_ns)
-
-    def run_canary_command(self, command: str, reason: str, *, at_once: bool = False) -> str:
-        """Run a command; return a status text. Raises CanaryCommandRejected and NotDurable."""
-        return self.canary.run_command(command, reason, self.now_ns, at_once=at_once)
 
     def _on_canary_event(self, event: CanaryEvent, share_percent: int | None) -> None:
         if self.recorder:

@@ -139,7 +139,7 @@ class PolicyRouter(LifecycleNode):
             self,
             EpisodeOutcome,
             '~/outcome',
-            self._on_outcome,
+            self._router_services.on_outcome,
             qos.OUTCOME,
             on_drop=self._drops.add,
             qos_overriding_options=qos.OVERRIDABLE,
@@ -160,9 +160,6 @@ class PolicyRouter(LifecycleNode):
         self._topics.publish(message)
         if self._zenoh and isinstance(message, ServerStatus):
             self._zenoh.publish_status(message)
-
-    def _on_outcome(self, message: EpisodeOutcome) -> None:
-        self._router_services.on_outcome(message)
 
     def destroy_node(self) -> None:
         """Destroy the node; called once its threads have ended."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+import math
 from typing import Self
 
 from lerobot_serve.contract.limits import SINGLE_SLOT
@@ -12,13 +13,7 @@ from lerobot_serve.local import local_parameters as local
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.quotas import rules as quota_rules
 from lerobot_serve.quotas.rules import parse_quotas, QuotaRule
-from lerobot_serve.router.canary.plan import (
-    CanaryPlan,
-    GuardLimits,
-    parse_plan,
-    Terms,
-    WatchMinimum,
-)
+from lerobot_serve.router.canary.plan import CanaryPlan, parse_plan
 from lerobot_serve.router.storage.address import check_address
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.trace.writing import trace_parameters as trace_settings
@@ -528,14 +523,27 @@ class RouterParameters:
         )
 
     @property
-    def terms(self) -> Terms:
-        """The error bounds of the canary. Raises ParameterError."""
-        return Terms(
-            self.canary_margin,
-            self.canary_false_promotion,
-            self.canary_false_rollback,
-            self.canary_block_episodes,
+    def terms(self) -> tuple[float, float, float, int]:
+        """The error bounds of the canary: where one changes, its comparison begins anew."""
+        bounds = self.canary_margin, self.canary_false_promotion, self.canary_false_rollback
+        return *bounds, self.canary_block_episodes
+
+    @property
+    def terms_text(self) -> str:
+        margin, promotion, rollback, block = self.terms
+        return (
+            f'margin {margin:g}, false promotion {promotion:g}, false rollback {rollback:g}, '
+            f'blocks of {block} episodes'
         )
+
+    @property
+    def promotion_level(self) -> float:
+        """The log e at which the candidate passes: it is not worse by the margin."""
+        return -math.log(self.canary_false_promotion)
+
+    def rollback_level(self, trials: int) -> float:
+        """Return the log e at which the candidate is worse; all steps share the error bound."""
+        return -math.log(self.canary_false_rollback / trials)
 
     @property
     def quota_rules(self) -> tuple[QuotaRule, ...]:
@@ -543,28 +551,8 @@ class RouterParameters:
         return parse_quotas(self.quotas)
 
     @property
-    def watch_minimum(self) -> WatchMinimum:
-        """How long a promoted policy is watched."""
-        return WatchMinimum(self.canary_watch_episodes, self.canary_watch_hours)
-
-    @property
     def verdict_within_ns(self) -> int:
         return int(self.canary_outcome_timeout_hours * HOUR_NS)
-
-    @property
-    def limits(self) -> GuardLimits:
-        """The limits of the canary's guards."""
-        return GuardLimits(
-            failed_replies_percent=self.canary_max_failed_percent,
-            latency_ratio=self.canary_max_latency_ratio,
-            trips_percent=self.canary_max_trip_percent,
-            fallbacks_percent=self.canary_max_fallback_percent,
-            divergence=self.canary_max_divergence,
-            halted_percent=self.canary_max_halted_percent,
-            minimum_halts=self.canary_minimum_halts,
-            minimum_replies=self.canary_minimum_replies,
-            minimum_commands=self.canary_minimum_commands,
-        )
 
     def check(self) -> None:
         """Raise ParameterError for values that contradict each other."""

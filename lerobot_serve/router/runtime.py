@@ -71,7 +71,7 @@ class RouterRuntime:
     ) -> None:
         self.core, self._replicas, self._threads = core, replicas, threads
         self._clock, self._closing = context.clock, threading.Lock()
-        self.monitor = HealthMonitor(core, replicas, core.links.publish, context)
+        self.monitor = HealthMonitor(core, replicas, context)
         self._start_threads()
 
     def _start_threads(self) -> None:

@@ -52,8 +52,7 @@ class GoalRouter:
                 RecordIds(client_id, header.session_epoch, header.seq, episode_id)
             )
         except NoSlotAvailable as unavailable:
-            status = Status.NO_SESSION if unavailable.is_unreachable else Status.NO_SLOT
-            return GoalRoute(status=status, text=str(unavailable))
+            return GoalRoute(status=unavailable.status, text=str(unavailable))
         has_moved = placement.moved and not placement.sticky
         flags = Flag.POLICY_CHANGED if has_moved else Flag.NONE
         return GoalRoute(replica.name, placement.slot, flags)
@@ -67,4 +66,7 @@ class GoalRouter:
     def refusal(self, slot: str, policy: str) -> str:
         """Return why a reply of a policy is withheld; empty when it is relayed."""
         core = self._host.core
-        return core.goal_refusal(slot, policy) if core else ''
+        if core is None:
+            return ''
+        with core.table.lock:
+            return core.dispatcher.placement.goal_refusal(slot, policy, core.now_ns)

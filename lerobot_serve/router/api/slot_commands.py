@@ -58,13 +58,16 @@ def run_slot_command(core: RouterCore, request: ControlSlotRequest) -> str:
     core.decisions.take_conflict()
     try:
         if command in CANARY_COMMANDS:
-            text = core.run_canary_command(
-                CANARY_COMMANDS[command], reason, at_once=request.move_running_episodes
+            at_once = request.move_running_episodes
+            text = core.canary.run_command(
+                CANARY_COMMANDS[command], reason, core.now_ns, at_once=at_once
             )
         elif command in ROLLOUT_COMMANDS:
             with core.decisions.transaction():
                 text = _run_rollout_command(core, request, reason)
-                core.settle_rollout()
+                # another router may run the rollout
+                if core.shared:
+                    core.canary.settle(core.now_ns)
         elif command in SLOT_COMMANDS:
             text = SLOT_COMMANDS[command](core, core.slots[request.slot])
         else:

@@ -15,23 +15,14 @@ from typing import Any
 
 from lerobot_serve.contract.fingerprint import weights_of
 from lerobot_serve.router.canary import status_text
-from lerobot_serve.router.canary.facts import ARMS, Facts, TEXT_LIMIT
+from lerobot_serve.router.canary.facts import ARMS, Facts, not_ready_reason, TEXT_LIMIT
 from lerobot_serve.router.canary.guards.rules import (
     missing_data,
-    not_ready_reason,
     promotion_blocker,
     rollback_reason,
     update_alarms,
 )
-from lerobot_serve.router.canary.plan import (
-    CanaryPlan,
-    GuardLimits,
-    other_policy_text,
-    plan_fit,
-    PlanFit,
-    Terms,
-    WatchMinimum,
-)
+from lerobot_serve.router.canary.plan import CanaryPlan, other_policy_text
 from lerobot_serve.router.canary.record import (
     CanaryEvent,
     CanaryRecord,
@@ -47,6 +38,7 @@ from lerobot_serve.router.canary.watch import (
     WatchFinding,
     without_earlier_halts,
 )
+from lerobot_serve.router.parameters import RouterParameters
 
 # largest time between two updates that counts as time at the step
 MAX_UPDATE_GAP_NS = 60 * 10**9
@@ -58,27 +50,20 @@ class CanaryCommandRejected(ValueError):
 
 class Canary:
     """
-    See the module. `limits` and `watch_minimum` may be replaced at any time; other attributes are
-    read-only.
+    See the module. `rules` are the parameters with the error bounds and the limits of the guards
+    and of the watch; attributes are read-only.
     """
 
-    def __init__(
-        self,
-        plan: CanaryPlan | None,
-        terms: Terms | None = None,
-        limits: GuardLimits | None = None,
-        watch_minimum: WatchMinimum | None = None,
-    ) -> None:
-        self.plan, self.terms = plan, terms or Terms()
-        self.limits = limits or GuardLimits()
-        self.watch_minimum = watch_minimum or WatchMinimum()
-        self.record = CanaryRecord(trial=new_trial(self.terms))
+    def __init__(self, plan: CanaryPlan | None, rules: RouterParameters | None = None) -> None:
+        self.plan, self.rules = plan, rules or RouterParameters()
+        self.record = CanaryRecord(trial=new_trial(self.rules))
         self._new: list[CanaryEvent] = []
         self._updated_ns: int | None = None
         self._reset_observations()
         self.text = 'no canary: canary.plan is empty'
         if plan:
-            self._transition(CanaryTrigger.START, 'began', f'plan {plan.text}; {self.terms.text}')
+            text = f'plan {plan.text}; {self.rules.terms_text}'
+            self._transition(CanaryTrigger.START, 'began', text)
 
     @property
     def state(self) -> CanaryPhase:
@@ -148,15 +133,17 @@ class Canary:
         """Episodes of this step without an outcome yet, with their arm."""
         return self.record.trial.open
 
-    def change_plan(self, plan: CanaryPlan | None, terms: Terms, *, by: str = '') -> None:
+    def change_plan(
+        self, plan: CanaryPlan | None, rules: RouterParameters, *, by: str = ''
+    ) -> None:
         """
-        Set plan and terms; if they changed, restart the canary with all counts at 0. A changed
-        plan is for the first candidate that is seen; `by` is who changed it.
+        Set plan and rules; if plan or error bounds changed, restart the canary with all counts at
+        0. A changed plan is for the first candidate that is seen; `by` is who changed it.
         """
-        if (plan, terms) == (self.plan, self.terms):
+        is_new, has_other_terms = plan != self.plan, rules.terms != self.rules.terms
+        self.plan, self.rules = plan, rules
+        if not (is_new or has_other_terms):
             return
-        is_new = plan != self.plan
-        self.plan, self.terms = plan, terms
         if plan is None:
             if self.state is not CanaryPhase.OFF:
                 why = status_text.authored('the plan was removed', by)
@@ -164,7 +151,7 @@ class Canary:
             return
         if is_new:
             self.record.planned_policy = ''
-        self._start(status_text.authored(f'new plan: {plan.text}; {terms.text}', by))
+        self._start(status_text.authored(f'new plan: {plan.text}; {rules.terms_text}', by))
 
     def start_for(self, candidate: str, *, by: str) -> None:
         """Start the plan for a candidate; its counts are 0."""
@@ -216,7 +203,7 @@ class Canary:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state for `restore`."""
-        return self.record.snapshot(self.plan.text if self.plan else '', self.terms.text)
+        return self.record.snapshot(self.plan.text if self.plan else '', self.rules.terms_text)
 
     def restore(self, snapshot: Mapping[str, Any]) -> str:
         """
@@ -226,7 +213,7 @@ class Canary:
         if self.plan is None or not snapshot.get('plan'):
             return ''
         try:
-            record = saved_record(snapshot, self.plan, self.terms)
+            record = saved_record(snapshot, self.plan, self.rules)
         except ValueError as error:
             return f'saved canary state discarded: {error}'
         self.record, self._updated_ns = record, None
@@ -247,12 +234,13 @@ class Canary:
             return
         record.time_ns += gap_ns if self.state is not CanaryPhase.PAUSED else 0
         record.trial.take(facts.events)
-        update_alarms(record.alarms, record.growth.add(facts), self.limits)
+        update_alarms(record.alarms, record.growth.add(facts), self.rules)
 
     def _check_policies(self, facts: Facts) -> None:
         candidate, champion = facts.candidate.policy, facts.champion.policy
         is_candidate = champion and weights_of(candidate) != weights_of(champion)
-        if is_candidate and plan_fit(self.record.planned_policy, candidate) is PlanFit.FIRST:
+        # a plan that came with the start of the router is for the first candidate
+        if is_candidate and not self.record.planned_policy:
             self.record.planned_policy = candidate
         for slot in ARMS:
             before, now = self.record.policies[slot], getattr(facts, slot).policy
@@ -275,15 +263,15 @@ class Canary:
 
     def _evaluate(self, facts: Facts) -> None:
         record, trials = self.record, len(self._active_plan.trials)
-        if record.comparison.update(record.trial, self.terms):
-            text = status_text.passed_text(facts, self.terms)
+        if record.comparison.update(record.trial, self.rules):
+            text = status_text.passed_text(facts, self.rules)
             self._append_event('passed', text, self._evidence_figures(facts))
-        guard = self._unhealthy_reason(facts) or rollback_reason(facts, record.alarms, self.limits)
+        guard = self._unhealthy_reason(facts) or rollback_reason(facts, record.alarms, self.rules)
         if guard:
             self._transition(CanaryTrigger.ROLL_BACK, 'rolled_back', guard)
-        elif record.comparison.is_worse(self.terms, trials):
+        elif record.comparison.worse >= self.rules.rollback_level(trials):
             self._transition(
-                CanaryTrigger.ROLL_BACK, 'rolled_back', status_text.worse_text(facts, self.terms)
+                CanaryTrigger.ROLL_BACK, 'rolled_back', status_text.worse_text(facts, self.rules)
             )
         elif self.state is CanaryPhase.PAUSED:
             self._update_blocker(facts)
@@ -311,20 +299,20 @@ class Canary:
         if not reason and not self._step_is_over(facts):
             self._keep_share(CanaryPhase.RUNNING, self._progress(facts))
             return
-        reason = reason or self._undecided_reason(facts) or missing_data(facts, self.limits)
+        reason = reason or self._undecided_reason(facts) or missing_data(facts, self.rules)
         if reason:
-            reason = status_text.with_halts(reason, facts, self.limits)
+            reason = status_text.with_halts(reason, facts, self.rules)
             self._keep_share(CanaryPhase.UNDECIDED, reason)
         else:
             self._advance(status_text.rates_text(facts))
 
     def _undecided_reason(self, facts: Facts) -> str:
         comparison, trial = self.record.comparison, self.record.trial
-        if comparison.aborts_differ(self.terms):
+        if comparison.aborted >= self.rules.promotion_level:
             return status_text.aborts_text(facts)
         if comparison.passed:
             return ''
-        return status_text.undecided_text(self._active_plan, self.step, facts, self.terms, trial)
+        return status_text.undecided_text(self._active_plan, self.step, facts, self.rules, trial)
 
     def _keep_share(self, state: CanaryPhase, why: str) -> None:
         if state is not self.state:
@@ -339,7 +327,7 @@ class Canary:
         """Decide after the promotion; see watch.py."""
         record = self.record
         finding, reason = self._finding(facts)
-        is_over = is_complete(facts.candidate.arm, record.time_ns, self.watch_minimum)
+        is_over = is_complete(facts.candidate.arm, record.time_ns, self.rules)
         champion = record.watch.champion_state(facts.champion)
         action = watch_action(champion, finding, is_complete=is_over)
         if action is WatchAction.ROLL_BACK:
@@ -358,21 +346,21 @@ class Canary:
     def _finding(self, facts: Facts) -> tuple[WatchFinding, str]:
         """Return what is found about a promoted candidate, with the reason."""
         record, comparison = self.record, self.record.comparison
-        evidence = record.watch.evidence(facts.candidate.arm, facts.champion.arm, self.terms)
+        evidence = record.watch.evidence(facts.candidate.arm, facts.champion.arm, self.rules)
         comparison.worse = max(comparison.worse, evidence / record.trial.rollback_factor)
-        guard = record.watch.tripped or rollback_reason(facts, record.alarms, self.limits)
+        guard = record.watch.tripped or rollback_reason(facts, record.alarms, self.rules)
         if guard:
             return WatchFinding.GUARD, guard
-        if comparison.worse >= self.terms.rollback_level(1):
+        if comparison.worse >= self.rules.rollback_level(1):
             return WatchFinding.WORSE, status_text.worse_since_text(
-                record.watch, facts, self.terms
+                record.watch, facts, self.rules
             )
         return WatchFinding.NONE, ''
 
     def _watch_text(self, facts: Facts) -> str:
         record = self.record
-        text = status_text.watch_text(record.watch, facts, record.time_ns, self.watch_minimum)
-        return status_text.with_halts(text, facts, self.limits)
+        text = status_text.watch_text(record.watch, facts, record.time_ns, self.rules)
+        return status_text.with_halts(text, facts, self.rules)
 
     def _step_is_over(self, facts: Facts) -> bool:
         least = self._active_plan.steps[self.step]
@@ -384,7 +372,7 @@ class Canary:
         progress = status_text.progress_text(
             self._active_plan, self.step, facts, self.record.time_ns / 1e9
         )
-        return status_text.with_halts(progress, facts, self.limits)
+        return status_text.with_halts(progress, facts, self.rules)
 
     # transitions
 
@@ -392,9 +380,9 @@ class Canary:
         plan, step = self._active_plan, self.step + 1
         last = step == len(plan.trials)
         if last:
-            self.record.begin_watch(step, self.terms)
+            self.record.begin_watch(step, self.rules)
         else:
-            self.record.next_step(step, self.terms)
+            self.record.next_step(step, self.rules)
         to = (
             'all new episodes to the candidate'
             if last
@@ -406,7 +394,7 @@ class Canary:
 
     def _restart(self, event: CanaryTrigger, why: str) -> None:
         record = self.record
-        record.begin_step(0, self.terms)
+        record.begin_step(0, self.rules)
         record.comparison.passed = False
         self._reset_observations()
         if event is CanaryTrigger.START:
@@ -434,7 +422,7 @@ class Canary:
         candidate, champion = facts.candidate.arm, facts.champion.arm
         return {
             'log10_not_worse': self.record.comparison.not_worse * LOG10_E,
-            'log10_level': self.terms.promotion_level * LOG10_E,
+            'log10_level': self.rules.promotion_level * LOG10_E,
             'candidate_successes': candidate.success,
             'candidate_failures': candidate.failure,
             'champion_successes': champion.success,

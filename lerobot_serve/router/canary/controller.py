@@ -15,11 +15,18 @@ from builtin_interfaces.msg import Time
 from msgspec.structs import asdict
 
 from lerobot_serve.contract.cdr import encodable_text
-from lerobot_serve.contract.names import client_of_episode
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
 from lerobot_serve.router.canary.evidence.forecast import episodes_to_decide
-from lerobot_serve.router.canary.facts import BEGUN, EpisodeEvent, Facts, SlotFacts
+from lerobot_serve.router.canary.facts import (
+    BEGUN,
+    CANDIDATE,
+    CHAMPION,
+    EpisodeEvent,
+    Facts,
+    SLOT_OF_ARM,
+    SlotFacts,
+)
 from lerobot_serve.router.canary.guards.values import guard_values
 from lerobot_serve.router.canary.record import CanaryEvent, LOG10_E
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
@@ -28,19 +35,12 @@ from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.eligibility import BARRING_VERDICTS
 from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.router.replicas.slot_stats import (
-    EpisodeTransition,
-    SlotCounters,
-    SlotStats,
-)
+from lerobot_serve.router.replicas.slot_stats import SlotCounters
 from lerobot_serve.router.shadow.qualification import ShadowRecord
 from lerobot_serve.router.storage.decisions import DurableDecisions, LIFT_HINT
 from lerobot_serve.router.storage.records import COUNTED
 from lerobot_serve_interfaces.msg import CanaryState, GuardState
 
-CANDIDATE, CHAMPION = 'b', 'a'
-ARM_OF_SLOT = {CANDIDATE: 'candidate', CHAMPION: 'champion'}
-SLOT_OF_ARM = {arm: slot for slot, arm in ARM_OF_SLOT.items()}
 # events logged as info instead of warnings
 ROUTINE_EVENTS = ('began', 'started', 'passed', 'promoted', 'watched')
 # a killed process loses at most the counts of replies and commands of this time, of both policies
@@ -64,9 +64,7 @@ class CanaryController:
         set_split: Callable[[int], None],
         on_event: Callable[[CanaryEvent, int | None], None],
     ) -> None:
-        self.canary = Canary(
-            parameters.plan, parameters.terms, parameters.limits, parameters.watch_minimum
-        )
+        self.canary = Canary(parameters.plan, parameters)
         self._slot, self._decisions, self._context = slot, decisions, context
         self._set_split, self._on_event = set_split, on_event
         self._rollback_now = parameters.move_episodes_on_rollback
@@ -114,7 +112,7 @@ class CanaryController:
             champion,
             divergence=in_shadow.spreads_mean,
             divergence_samples=in_shadow.spreads_count,
-            events=arm_events(table.stats),
+            events=table.stats.take_events(),
         )
 
     def _restart_latency(self, table: RoutingTable) -> None:
@@ -204,11 +202,9 @@ class CanaryController:
 
     def change_parameters(self, parameters: RouterParameters, *, by: str = '') -> None:
         """Apply new limits; a new plan restarts the canary with the next update."""
-        self.canary.limits = parameters.limits
-        self.canary.watch_minimum = parameters.watch_minimum
         self._rollback_now = parameters.move_episodes_on_rollback
         before = self.canary.history
-        self.canary.change_plan(parameters.plan, parameters.terms, by=by)
+        self.canary.change_plan(parameters.plan, parameters, by=by)
         if self.canary.history != before:
             self._pending += self.canary.history[-1:]
 
@@ -313,7 +309,7 @@ class CanaryController:
         canary = self.canary
         if canary.state not in ON_TRIAL and not canary.is_watching:
             return []
-        values = guard_values(facts, canary.record.alarms, canary.limits)
+        values = guard_values(facts, canary.record.alarms, canary.rules)
         return [GuardState(**asdict(value)) for value in values]
 
     def _remaining_episodes(self) -> int:
@@ -324,25 +320,15 @@ class CanaryController:
         forecast = episodes_to_decide(
             canary.record.trial,
             share_percent=plan.steps[canary.step].share_percent,
-            terms=canary.terms,
+            rules=canary.rules,
             trials=len(plan.trials),
         )
         return forecast.episodes if forecast else -1
 
-    def open_episodes(self) -> list[EpisodeTransition]:
+    def open_episodes(self) -> list[EpisodeEvent]:
         """Return the begins of the episodes of this step without an outcome yet."""
         episodes = self.canary.open_episodes.items()
-        return [(name, BEGUN, SLOT_OF_ARM[arm]) for name, arm in episodes]
-
-
-def arm_events(stats: SlotStats) -> tuple[EpisodeEvent, ...]:
-    """Return the events of SlotStats with arms instead of slots, and with robots."""
-    return tuple(
-        EpisodeEvent(
-            name, what, ARM_OF_SLOT[slot], stats.client_of(name) or client_of_episode(name)
-        )
-        for name, what, slot in stats.take_events()
-    )
+        return [EpisodeEvent(name, BEGUN, arm) for name, arm in episodes]
 
 
 def slot_facts(slot: Slot, stats: SlotCounters) -> SlotFacts:

@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 import math
 from operator import add, attrgetter
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 from msgspec import Meta, Struct
 
 T = TypeVar('T')
 ARMS = ('candidate', 'champion')
+CANDIDATE, CHAMPION = 'b', 'a'
+ARM_OF_SLOT = {CANDIDATE: 'candidate', CHAMPION: 'champion'}
+SLOT_OF_ARM = {arm: slot for slot, arm in ARM_OF_SLOT.items()}
 ENDS = ('success', 'failure', 'aborted', 'moved', 'unreported')
 BEGUN = 'begun'
 COUNTERS_LIMIT = 10**15
@@ -31,8 +34,7 @@ OfArms = Annotated[dict[ArmName, T], Meta(min_length=2)]
 StoredArm = Annotated[tuple[Count, ...], Meta(min_length=6, max_length=6)]
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeEvent:
+class EpisodeEvent(NamedTuple):
     """
     The begin or end of an episode in an arm; `what` is BEGUN or one of ENDS. A begin has the
     robot, empty if it is not known.
@@ -115,6 +117,18 @@ class SlotFacts:
     def reported(self) -> int:
         """Number of episodes with success or failure."""
         return self.arm.success + self.arm.failure
+
+
+def not_ready_reason(name: str, slot: SlotFacts) -> str:
+    """Return why the slot cannot be on trial; empty when it can."""
+    if not slot.healthy:
+        return f'the slot of the {name} is not healthy: {slot.health_text}'
+    return '' if slot.policy else f'the policy of the {name} is not known yet'
+
+
+def percentage(part: float, whole: float) -> float:
+    """Return the percentage of `part` in `whole`; 0 if `whole` is 0."""
+    return 100 * part / whole if whole else 0.0
 
 
 class Counters(Struct):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The plan of a canary: its steps, error bounds and guard limits, and the policy that it is for.
+The plan of a canary: its steps, and the policy that it is for.
 Plain data; the parameters of a router bound its numbers.
 """
 
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import pairwise
-import math
 import re
 
 from lerobot_serve.parameters import ParameterError
@@ -19,6 +17,8 @@ from lerobot_serve.parameters import ParameterError
 STEP_PATTERN = re.compile(r'([0-9]+)(?::([0-9]+)(?::([0-9]+(?:\.[0-9]+)?))?)?', re.ASCII)
 STEP_FORMAT = "'SHARE', 'SHARE:EPISODES' or 'SHARE:EPISODES:SECONDS', for example '25:50:600'"
 EPISODES_LIMIT, SECONDS_LIMIT = 1_000_000, 1e7
+# factor on the champion's share, since both shares are noisy, and the most that it may add
+CHAMPION_SHARE_FACTOR, CHAMPION_MARGIN_PERCENT = 2.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,74 +56,6 @@ class CanaryPlan:
     def trials(self) -> tuple[CanaryStep, ...]:
         """The steps below 100 %, at which both policies receive episodes."""
         return self.steps[:-1]
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """
-    The error bounds of a canary.
-
-    margin           largest deficit of the candidate's success rate at which it passes
-    false_promotion  bound on the probability of ever promoting a candidate that is worse by the
-                     margin or more
-    false_rollback   bound on the probability that the comparison ever rolls back a candidate that
-                     is not worse
-    block_episodes   number of consecutive episodes of the candidate, of any robots, that may fail
-                     for one cause; the promotion test counts them as one observation. The run of
-                     failures of one robot that is assumed before any is seen
-    """
-
-    margin: float = 0.1
-    false_promotion: float = 0.05
-    false_rollback: float = 0.05
-    block_episodes: int = 5
-
-    @property
-    def promotion_level(self) -> float:
-        """The log e at which the candidate passes: it is not worse by the margin."""
-        return -math.log(self.false_promotion)
-
-    def rollback_level(self, trials: int) -> float:
-        """Return the log e at which the candidate is worse; all steps share the error bound."""
-        return -math.log(self.false_rollback / trials)
-
-    @property
-    def text(self) -> str:
-        return (
-            f'margin {self.margin:g}, false promotion {self.false_promotion:g}, '
-            f'false rollback {self.false_rollback:g}, blocks of {self.block_episodes} episodes'
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class GuardLimits:
-    """
-    The limits of the guards, 0 to disable one, and the minimum data that they need.
-
-    The default minimums: the 95th percentile of 100 replies is the fifth largest value; 3000
-    commands are 100 s of motion at 30 Hz.
-    """
-
-    failed_replies_percent: float = 2.0
-    latency_ratio: float = 2.0
-    trips_percent: float = 1.0
-    fallbacks_percent: float = 5.0
-    # in spreads of the champion
-    divergence: float = 0.0
-    # of the episodes of the step
-    halted_percent: float = 5.0
-    minimum_replies: int = 100
-    minimum_commands: int = 3000
-    minimum_halts: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class WatchMinimum:
-    """How long the candidate is watched after its promotion: until both are reached."""
-
-    # episodes of the candidate with a known end
-    episodes: int = 500
-    hours: float = 24.0
 
 
 def parse_plan(
@@ -188,33 +120,19 @@ def _row(shares: Sequence[int]) -> str:
     return ', '.join(str(share) for share in shares)
 
 
-class PlanFit(Enum):
-    """
-    How the policy in the slot of the candidate fits the plan. A server that restarts with other
-    weights, or a file that is replaced, must not begin a rollout that no person started.
-    """
-
-    # nothing to decide yet
-    UNKNOWN = 'unknown'
-    # the plan came with the start of the router: it is for the first candidate
-    FIRST = 'first'
-    FITS = 'fits'
-    # it waits without a share
-    OTHER = 'other'
-
-
-def plan_fit(planned: str, candidate: str) -> PlanFit:
-    """Return how a candidate fits a plan; each is a fingerprint, empty when unknown."""
-    if not candidate:
-        return PlanFit.UNKNOWN
-    if not planned:
-        return PlanFit.FIRST
-    return PlanFit.FITS if planned == candidate else PlanFit.OTHER
+def allowed_percent(limit: float, champion: float) -> float:
+    """Return the largest share of the candidate beside that of the champion [%]."""
+    most = min(CHAMPION_SHARE_FACTOR * champion, champion + CHAMPION_MARGIN_PERCENT)
+    return max(limit, min(most, 100.0))
 
 
 def other_policy_text(planned: str, candidate: str) -> str:
-    """Return why a candidate waits that the plan is not for; empty when it is for it."""
-    if plan_fit(planned, candidate) is not PlanFit.OTHER:
+    """
+    Return why a candidate waits without a share that the plan is not for; empty when it is for it,
+    or a fingerprint is not known. A server that restarts with other weights, or a file that is
+    replaced, must not begin a rollout that no person started.
+    """
+    if not planned or candidate in ('', planned):
         return ''
     return (
         f'the plan is for {planned}, and slot b serves {candidate}, which gets no episodes. To '

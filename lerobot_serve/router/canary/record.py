@@ -26,10 +26,10 @@ from lerobot_serve.router.canary.facts import (
     without_open,
 )
 from lerobot_serve.router.canary.guards.alarms import ShareAlarms, StoredAlarm
-from lerobot_serve.router.canary.guards.rules import new_alarms
-from lerobot_serve.router.canary.plan import CanaryPlan, Terms
+from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.canary.watch import WatchRecord
+from lerobot_serve.router.parameters import RouterParameters
 
 HISTORY_LIMIT = 64
 LOG10_E = 0.4342944819032518
@@ -67,21 +67,13 @@ class StepComparison:
     # evidence that the champion's episodes are aborted more often
     aborted: float = 0.0
 
-    def update(self, trial: StepTrial, terms: Terms) -> bool:
+    def update(self, trial: StepTrial, rules: RouterParameters) -> bool:
         """Update the evidence; return True when the candidate passes for the first time."""
         not_worse, worse, aborted = trial.evidence
         self.not_worse, self.worse = max(self.not_worse, not_worse), max(self.worse, worse)
         self.aborted = max(self.aborted, aborted)
-        passed, self.passed = self.passed, self.passed or self.not_worse >= terms.promotion_level
+        passed, self.passed = self.passed, self.passed or self.not_worse >= rules.promotion_level
         return self.passed and not passed
-
-    def is_worse(self, terms: Terms, trials: int) -> bool:
-        """Return whether the candidate is shown to be worse than the champion."""
-        return self.worse >= terms.rollback_level(trials)
-
-    def aborts_differ(self, terms: Terms) -> bool:
-        """Return whether the champion's episodes are shown to be aborted more often."""
-        return self.aborted >= terms.promotion_level
 
     def next_step(self) -> None:
         """Reset the evidence; `passed` remains."""
@@ -90,14 +82,14 @@ class StepComparison:
 
 @dataclass(slots=True)
 class CanaryRecord:
-    """The state of a canary without plan, terms and limits. Owned by the executor thread."""
+    """The state of a canary without its plan and the parameters. Owned by the executor thread."""
 
+    trial: StepTrial
     state: CanaryPhase = CanaryPhase.OFF
     step: int = 0
     # time that counts for the minimum of the step
     time_ns: int = 0
-    trial: StepTrial = field(default_factory=lambda: new_trial(Terms()))
-    alarms: ShareAlarms = field(default_factory=new_alarms)
+    alarms: ShareAlarms = field(default_factory=ShareAlarms)
     comparison: StepComparison = field(default_factory=StepComparison)
     growth: CounterGrowth = field(default_factory=CounterGrowth)
     policies: dict[str, str] = field(default_factory=lambda: dict.fromkeys(ARMS, ''))
@@ -109,30 +101,30 @@ class CanaryRecord:
     why: str = ''
     history: deque[CanaryEvent] = field(default_factory=lambda: deque(maxlen=HISTORY_LIMIT))
 
-    def begin_step(self, step: int, terms: Terms) -> None:
+    def begin_step(self, step: int, rules: RouterParameters) -> None:
         """Begin a step with all counts at 0."""
         self.step, self.time_ns = step, 0
-        self.trial, self.alarms = new_trial(terms), new_alarms()
+        self.trial, self.alarms = new_trial(rules), ShareAlarms()
         self.comparison.next_step()
         self.growth.restart()
         self.watch = WatchRecord()
 
-    def next_step(self, step: int, terms: Terms) -> None:
+    def next_step(self, step: int, rules: RouterParameters) -> None:
         """Begin the next step of the plan; the champion's episodes stay known for the watch."""
         earlier = added(self.watch.earlier, self.trial.totals['champion'])
-        self.begin_step(step, terms)
+        self.begin_step(step, rules)
         self.watch.earlier = earlier
 
-    def begin_watch(self, step: int, terms: Terms) -> None:
+    def begin_watch(self, step: int, rules: RouterParameters) -> None:
         """
         Begin the step of 100 %. The candidate's counts are 0; the champion's stay, so that guards
         compare with what it did in the last step.
         """
-        champion, alarms = without_open(self.trial.totals['champion']), new_alarms()
+        champion, alarms = without_open(self.trial.totals['champion']), ShareAlarms()
         alarms.baselines = self.alarms.baselines
         runs = self.trial.runs['champion']
         self.step, self.time_ns = step, 0
-        self.trial, self.alarms = new_trial(terms), alarms
+        self.trial, self.alarms = new_trial(rules), alarms
         self.trial.totals['champion'], self.trial.runs['champion'] = champion, runs
         self.comparison.next_step()
         self.growth.restart(['candidate'])
@@ -196,22 +188,24 @@ class StoredRollout(Struct, frozen=True, kw_only=True):
     watch: StoredWatch = StoredWatch('', False, (0,) * 6)
 
 
-def new_trial(terms: Terms) -> StepTrial:
+def new_trial(rules: RouterParameters) -> StepTrial:
     """Return the trial of a step without episodes."""
-    return StepTrial(terms.margin, terms.block_episodes)
+    return StepTrial(rules.canary_margin, rules.canary_block_episodes)
 
 
-def saved_record(snapshot: Mapping[str, Any], plan: CanaryPlan, terms: Terms) -> CanaryRecord:
+def saved_record(
+    snapshot: Mapping[str, Any], plan: CanaryPlan, rules: RouterParameters
+) -> CanaryRecord:
     """Return the record of a snapshot of a canary. Raises ValueError, also for another plan."""
-    if (snapshot['plan'], snapshot.get('terms')) != (plan.text, terms.text):
+    if (snapshot['plan'], snapshot.get('terms')) != (plan.text, rules.terms_text):
         raise ValueError(f'different plan ({snapshot["plan"]})')
     try:
-        return _record(load(StoredRollout, snapshot, 'rollout'), len(plan.trials), terms)
+        return _record(load(StoredRollout, snapshot, 'rollout'), len(plan.trials), rules)
     except (ValueError, KeyError) as error:
         raise ValueError(f'invalid ({error!r})') from error
 
 
-def _record(stored: StoredRollout, trials: int, terms: Terms) -> CanaryRecord:
+def _record(stored: StoredRollout, trials: int, rules: RouterParameters) -> CanaryRecord:
     """
     Return the record of a plan with `trials` steps below 100 %. Raises ValueError and KeyError.
     """
@@ -225,7 +219,7 @@ def _record(stored: StoredRollout, trials: int, terms: Terms) -> CanaryRecord:
         state=state,
         step=stored.step,
         time_ns=stored.time_ns,
-        trial=new_trial(terms),
+        trial=new_trial(rules),
         comparison=StepComparison(stored.passed, stored.not_worse, stored.worse, stored.aborted),
         policies=policies,
         planned_policy=planned if isinstance(planned, str) else policies['candidate'],

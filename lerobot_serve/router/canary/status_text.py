@@ -11,11 +11,17 @@ from lerobot_serve.router.canary.evidence.forecast import (
     MIN_FORECAST_EPISODES,
 )
 from lerobot_serve.router.canary.evidence.trial import StepTrial
-from lerobot_serve.router.canary.facts import Facts, SlotFacts, TEXT_LIMIT
+from lerobot_serve.router.canary.facts import (
+    Facts,
+    not_ready_reason,
+    percentage,
+    SlotFacts,
+    TEXT_LIMIT,
+)
 from lerobot_serve.router.canary.guards.halts import halt_text, HaltVerdict
-from lerobot_serve.router.canary.guards.rules import not_ready_reason, percentage
-from lerobot_serve.router.canary.plan import CanaryPlan, GuardLimits, Terms, WatchMinimum
+from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.watch import Champion, ended, WatchRecord
+from lerobot_serve.router.parameters import RouterParameters
 
 # share of episodes without an outcome from which the text reports them
 REPORTED_LOSS_SHARE = 0.02
@@ -46,15 +52,15 @@ def progress_text(plan: CanaryPlan, step: int, facts: Facts, time_s: float) -> s
 
 
 def undecided_text(
-    plan: CanaryPlan, step: int, facts: Facts, terms: Terms, trial: StepTrial
+    plan: CanaryPlan, step: int, facts: Facts, rules: RouterParameters, trial: StepTrial
 ) -> str:
     """Return the rates, episodes without outcome, and the forecast of remaining episodes."""
-    forecast = _forecast(plan, step, facts, terms, trial)
+    forecast = _forecast(plan, step, facts, rules, trial)
     parts = (rates_text(facts), _missing_outcomes_text(facts), _runs_text(trial), forecast)
     return '. '.join(filter(None, parts))
 
 
-def with_halts(text: str, facts: Facts, limits: GuardLimits) -> str:
+def with_halts(text: str, facts: Facts, limits: RouterParameters) -> str:
     """Return a text, with the robots that wait for a person."""
     return '. '.join(filter(None, (text, halt_text(facts, limits, HaltVerdict.REPORT))))
 
@@ -70,38 +76,37 @@ def aborts_text(facts: Facts) -> str:
     )
 
 
-def passed_text(facts: Facts, terms: Terms) -> str:
+def passed_text(facts: Facts, rules: RouterParameters) -> str:
     """Return the result of a passed comparison."""
     return (
-        f'not worse by {_points(terms.margin)} or more: {rates_text(facts)}; wrong in at most '
-        f'{100 * terms.false_promotion:g} % of such canaries'
+        f'not worse by {_points(rules.canary_margin)} or more: {rates_text(facts)}; wrong in at '
+        f'most {100 * rules.canary_false_promotion:g} % of such canaries'
     )
 
 
-def worse_text(facts: Facts, terms: Terms) -> str:
+def worse_text(facts: Facts, rules: RouterParameters) -> str:
     """Return the result of a comparison that rolls back."""
     return (
         f'the candidate is worse than the champion: {rates_text(facts)}; wrong in at most '
-        f'{100 * terms.false_rollback:g} % of canaries with a candidate that is not worse'
+        f'{100 * rules.canary_false_rollback:g} % of canaries with a candidate that is not worse'
     )
 
 
-def watch_text(watch: WatchRecord, facts: Facts, time_ns: int, minimum: WatchMinimum) -> str:
+def watch_text(watch: WatchRecord, facts: Facts, time_ns: int, minimum: RouterParameters) -> str:
     """Return the progress of a watch, and the success rates that it compares."""
-    text = (
-        f'watched for {_counted(ended(facts.candidate.arm), minimum.episodes)} episodes and '
-        f'{_time(time_ns / 1e9, minimum.hours * 3600)}; {_watched_rates(watch, facts)}'
-    )
+    episodes = _counted(ended(facts.candidate.arm), minimum.canary_watch_episodes)
+    time = _time(time_ns / 1e9, minimum.canary_watch_hours * 3600)
+    text = f'watched for {episodes} episodes and {time}; {_watched_rates(watch, facts)}'
     replaced = _replaced_text(watch, facts.champion)
     return f'{text}. It does not end while {replaced}: {_back_text(watch)}' if replaced else text
 
 
-def worse_since_text(watch: WatchRecord, facts: Facts, terms: Terms) -> str:
+def worse_since_text(watch: WatchRecord, facts: Facts, rules: RouterParameters) -> str:
     """Return the result of a watch that rolls back."""
     return (
-        f'since its promotion the candidate is worse by more than {_points(terms.margin)}: '
-        f'{_watched_rates(watch, facts)}; wrong in at most {100 * terms.false_rollback:g} % of '
-        'promotions'
+        f'since its promotion the candidate is worse by more than {_points(rules.canary_margin)}: '
+        f'{_watched_rates(watch, facts)}; wrong in at most '
+        f'{100 * rules.canary_false_rollback:g} % of promotions'
     )
 
 
@@ -130,24 +135,19 @@ def _back_text(watch: WatchRecord) -> str:
     )
 
 
-def one_line(reason: str, limit: int) -> str:
-    """Return the reason of an operator as one line of bounded length."""
-    return ' '.join(reason.split())[:limit] or 'no reason given'
-
-
-def operator_reason(reason: str) -> str:
-    """Return the reason of an operator for a text of the canary."""
-    return one_line(reason, TEXT_LIMIT // 2)
-
-
 def by_operator(reason: str) -> str:
     """Return who caused a change, as a reason."""
-    return f'by an operator: {operator_reason(reason)}'
+    return f'by an operator: {_one_line(reason)}'
 
 
 def authored(text: str, by: str) -> str:
     """Return a text with who caused it, if that is known."""
-    return f'{text}; by: {operator_reason(by)}' if by else text
+    return f'{text}; by: {_one_line(by)}' if by else text
+
+
+def _one_line(reason: str) -> str:
+    """Return the reason of an operator as one line of bounded length."""
+    return ' '.join(reason.split())[: TEXT_LIMIT // 2] or 'no reason given'
 
 
 def _missing_outcomes_text(facts: Facts) -> str:
@@ -178,17 +178,19 @@ def _runs_text(trial: StepTrial) -> str:
     )
 
 
-def _forecast(plan: CanaryPlan, step: int, facts: Facts, terms: Terms, trial: StepTrial) -> str:
+def _forecast(
+    plan: CanaryPlan, step: int, facts: Facts, rules: RouterParameters, trial: StepTrial
+) -> str:
     if min(facts.candidate.reported, facts.champion.reported) < MIN_FORECAST_EPISODES:
         return 'Too few episodes for a forecast'
     percent = plan.steps[step].share_percent
     forecast = episodes_to_decide(
-        trial, share_percent=percent, terms=terms, trials=len(plan.trials)
+        trial, share_percent=percent, rules=rules, trials=len(plan.trials)
     )
     if forecast is None:
         return (
             f'At the present rates, {MAX_FORECAST_EPISODES} more episodes of the candidate do not '
-            f'decide with a margin of {_points(terms.margin)}: promote or roll back by hand'
+            f'decide with a margin of {_points(rules.canary_margin)}: promote or roll back by hand'
         )
     decision = 'promotion' if forecast.promoted else 'rollback'
     of_candidate = _round_up(forecast.episodes)

@@ -14,7 +14,7 @@ from enum import Enum
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.router.canary.evidence.success_rate import worse_evidence
 from lerobot_serve.router.canary.facts import ArmCounts, Facts, SlotFacts
-from lerobot_serve.router.canary.plan import Terms, WatchMinimum
+from lerobot_serve.router.parameters import RouterParameters
 
 HOUR_NS = 3600 * 10**9
 
@@ -92,12 +92,16 @@ class WatchRecord:
         successes = self.earlier.success + since.success
         return successes, self.earlier.begun + since.begun - successes
 
-    def evidence(self, candidate: ArmCounts, champion: ArmCounts, terms: Terms) -> float:
+    def evidence(
+        self, candidate: ArmCounts, champion: ArmCounts, rules: RouterParameters
+    ) -> float:
         """Return the log e that the candidate is worse than the champion by the margin."""
         # one outage moves many episodes at once, which says nothing about the policy
         failures = candidate.failure + candidate.aborted
         return worse_evidence(
-            self.champion_counts(champion), (candidate.begun - failures, failures), terms.margin
+            self.champion_counts(champion),
+            (candidate.begun - failures, failures),
+            rules.canary_margin,
         )
 
 
@@ -106,9 +110,12 @@ def ended(arm: ArmCounts) -> int:
     return arm.success + arm.failure + arm.aborted
 
 
-def is_complete(candidate: ArmCounts, time_ns: int, minimum: WatchMinimum) -> bool:
+def is_complete(candidate: ArmCounts, time_ns: int, minimum: RouterParameters) -> bool:
     """Return whether the watch has its minimum episodes and its minimum time."""
-    return ended(candidate) >= minimum.episodes and time_ns >= minimum.hours * HOUR_NS
+    return (
+        ended(candidate) >= minimum.canary_watch_episodes
+        and time_ns >= minimum.canary_watch_hours * HOUR_NS
+    )
 
 
 def without_earlier_halts(facts: Facts) -> Facts:

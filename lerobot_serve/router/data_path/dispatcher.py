@@ -41,11 +41,10 @@ from lerobot_serve.router.placement.eligibility import (
 )
 from lerobot_serve.router.placement.episode_placement import (
     EpisodePlacement,
-    no_slot_available,
     NoSlotAvailable,
 )
 from lerobot_serve.router.replicas.replica import Replica
-from lerobot_serve.router.replicas.reply_policy import judge, KnownPolicies, ReplyPolicy
+from lerobot_serve.router.replicas.reply_policy import judge, ReplyPolicy
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 
 DRAINING_TEXT = 'the router is draining; open a session with another server'
@@ -88,7 +87,6 @@ class Dispatcher:
     def __init__(
         self,
         table: RoutingTable,
-        placement: EpisodePlacement,
         transport: ReplicaTransport,
         observer: RequestObserver,
         drops: DropCounters,
@@ -96,10 +94,11 @@ class Dispatcher:
         record_swap: Callable[[Replica, str], None],
     ) -> None:
         self._record_swap = record_swap
-        self._table, self._episode_placement = table, placement
+        self._table = table
+        self.placement = EpisodePlacement(table.slots, table.placements, table.stats)
         self._transport, self._observer, self._drops = transport, observer, drops
         self._reopen_session = reopen_session
-        self._forwarder = RequestForwarder(table, placement, transport, observer, drops)
+        self._forwarder = RequestForwarder(table, self.placement, transport, observer, drops)
         self.hedging = self._forwarder.hedging
         self.timer = RequestTimer()
         self._no_session_limiter = NoSessionLimiter()
@@ -198,13 +197,9 @@ class Dispatcher:
         session.executed = executed or session.executed
 
     def _place_and_send(self, request: InFlightRequest, step: DispatchStep) -> None:
-        forwarder, session_request = self._forwarder, request.session.request
-        superseded = self._table.in_flight.begin(request)
-        request_id = f'{session_request.client_id}:{session_request.session_epoch}:{request.seq}'
+        forwarder, superseded = self._forwarder, self._table.in_flight.begin(request)
         try:
-            placement = self._episode_placement.place(
-                request, request_id, self._table.rules.split_percent
-            )
+            placement = self.placement.place(request)
         except NoSlotAvailable as unavailable:
             # probes let an unhealthy slot recover
             forwarder.send_probes(request, step)
@@ -264,15 +259,15 @@ class Dispatcher:
         """Return whether the slot serves the policy of a reply, which may announce a swap."""
         policy, replica = reply.summary.policy, reply.replica
         slot = self._table.slot_of(replica)
-        known = KnownPolicies(
-            slot.policy,
-            replica.policy,
-            replica.replaced_policy,
+        reply.policy = judge(
+            policy,
+            slot=slot.policy,
+            reported=replica.policy,
+            replaced=replica.replaced_policy,
             driving=reply.request.session.policy,
             before_swap=reply.pending.sent_ns <= replica.swapped_ns,
             is_declared=reply.is_change_declared,
         )
-        reply.policy = judge(policy, known)
         if reply.policy is ReplyPolicy.NEW:
             self._record_swap(replica, policy)
             return policy == slot.policy
@@ -341,7 +336,7 @@ class Dispatcher:
         """Discard the reply of a slot that the episode must leave, and fail over."""
         self._drops.add(SLOT_LEFT)
         if not self._forwarder.fail_over(request, SLOT_LEFT, step, same_slot=False):
-            unavailable = no_slot_available(self._table.slots.values(), why)
+            unavailable = NoSlotAvailable(self._table.slots.values(), why)
             self._forwarder.reply_no_slot(request, unavailable, step)
 
     def _on_failure(self, reply: ReceivedReply, step: DispatchStep) -> None:

@@ -21,7 +21,6 @@ from lerobot_serve.router.placement.eligibility import Eligibility, SlotUse
 from lerobot_serve.router.placement.episode_placement import (
     EpisodePlacement,
     must_leave,
-    no_slot_available,
     NoSlotAvailable,
     prefer_replica,
     ready_replicas,
@@ -248,8 +247,9 @@ class RequestForwarder:
         self, request: InFlightRequest, unavailable: NoSlotAvailable, step: DispatchStep
     ) -> None:
         """Reply NO_SLOT, or NO_SESSION if no slot is reachable, at once."""
-        self._drops.add('unanswered' if unavailable.is_unreachable else 'no_slot')
-        self._fail_unavailable(request, unavailable, step)
+        is_unreachable = unavailable.status is Status.NO_SESSION
+        self._drops.add('unanswered' if is_unreachable else 'no_slot')
+        self.fail(request, unavailable.status, str(unavailable), step)
 
     def reply_timeout(self, request: InFlightRequest, step: DispatchStep) -> None:
         """
@@ -258,15 +258,9 @@ class RequestForwarder:
         """
         slot, limit_s = self._table.slots[request.slot], self._table.rules.timeout_ns / 1e9
         text = f'slot {slot.name}: no reply within {limit_s:g} s'
-        unavailable = no_slot_available(self._table.slots.values(), text)
+        unavailable = NoSlotAvailable(self._table.slots.values(), text)
         self._drops.add('timeout')
-        self._fail_unavailable(request, unavailable, step)
-
-    def _fail_unavailable(
-        self, request: InFlightRequest, unavailable: NoSlotAvailable, step: DispatchStep
-    ) -> None:
-        status = Status.NO_SESSION if unavailable.is_unreachable else Status.NO_SLOT
-        self.fail(request, status, str(unavailable), step)
+        self.fail(request, unavailable.status, str(unavailable), step)
 
     def reply_quota(
         self, request: InFlightRequest, refusal: QuotaRefusal, step: DispatchStep

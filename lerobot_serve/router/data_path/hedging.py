@@ -18,36 +18,22 @@ HEDGE_FLOOR_NS = 5_000_000
 HEDGE_BURST = 16.0
 
 
-class HedgeBudget:
-    """A token bucket: each request adds a share of a token, each hedge takes one."""
-
-    def __init__(self) -> None:
-        self._tokens = HEDGE_BURST
-
-    def earn(self, percent: float) -> None:
-        """Add the share of one request."""
-        self._tokens = min(HEDGE_BURST, self._tokens + percent / 100)
-
-    def spend(self) -> bool:
-        """Take one token; return False without one."""
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-
 class Hedging:
-    """See the module. `hedges` counts those sent, `won` those that were replied to first."""
+    """
+    See the module. The budget of a slot is a token bucket: each request adds a share of a token,
+    each hedge takes one. `hedges` counts those sent, `won` those that were replied to first.
+    """
 
     def __init__(self, stats: SlotStats, slot_names: Iterable[str]) -> None:
         self._stats = stats
         # one budget per slot: a slow slot must not use up the budget of the other
-        self._budgets = {name: HedgeBudget() for name in slot_names}
+        self._tokens = dict.fromkeys(slot_names, HEDGE_BURST)
         self.hedges = self.won = 0
 
     def earn(self, slot_name: str, rules: RouterParameters) -> None:
         """Add the share of one request to the budget of a slot."""
-        self._budgets[slot_name].earn(rules.hedge_budget_percent)
+        earned = self._tokens[slot_name] + rules.hedge_budget_percent / 100
+        self._tokens[slot_name] = min(HEDGE_BURST, earned)
 
     def delay_ns(self, replica: Replica, rules: RouterParameters) -> int | None:
         """Return the hedge delay of a request to a replica; None for no hedge."""
@@ -64,6 +50,7 @@ class Hedging:
     def spend(self, slot_name: str, rules: RouterParameters) -> bool:
         """Take one hedge from the budget of a slot and count it; return whether it is allowed."""
         # 0 % disables hedging at once, also with tokens left
-        is_allowed = rules.hedge_budget_percent > 0 and self._budgets[slot_name].spend()
+        is_allowed = rules.hedge_budget_percent > 0 and self._tokens[slot_name] >= 1
+        self._tokens[slot_name] -= is_allowed
         self.hedges += is_allowed
         return is_allowed

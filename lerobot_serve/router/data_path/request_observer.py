@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import ParamSpec
 
 from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path.chunk import ReplySummary
@@ -14,6 +15,8 @@ from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.sessions.client_sessions import ClientSession
+
+P = ParamSpec('P')
 
 
 class RequestObserver:
@@ -50,42 +53,22 @@ class RequestObserver:
 
 
 class RequestObservers(RequestObserver):
-    """Forwards each event to several observers, in order."""
+    """Forwards each event to several observers, in order; which ones is known at its start."""
 
     def __init__(self, observers: Iterable[RequestObserver]) -> None:
-        self._observers = tuple(observers)
+        known = tuple(observers)
+        for event in (name for name in vars(RequestObserver) if name.startswith('on_')):
+            setattr(self, event, _all_of([getattr(each, event) for each in known]))
 
-    def on_requested(
-        self, session: ClientSession, raw: Raw, header: Header, executed: ExecutionReport | None
-    ) -> None:
-        for each in self._observers:
-            each.on_requested(session, raw, header, executed)
 
-    def on_refused(
-        self, session: ClientSession, header: Header, executed: ExecutionReport | None
-    ) -> None:
-        for each in self._observers:
-            each.on_refused(session, header, executed)
+def _all_of(calls: Sequence[Callable[P, None]]) -> Callable[P, None]:
+    """Return a function that makes several calls with its arguments."""
 
-    def on_placed(
-        self, request: InFlightRequest, placement: Placement, server: str, policy: str
-    ) -> None:
-        for each in self._observers:
-            each.on_placed(request, placement, server, policy)
+    def call(*event: P.args, **named: P.kwargs) -> None:
+        for each in calls:
+            each(*event, **named)
 
-    def on_replied(
-        self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary
-    ) -> None:
-        for each in self._observers:
-            each.on_replied(request, server, raw, reply)
-
-    def on_failed(self, request: InFlightRequest, status: Status, text: str) -> None:
-        for each in self._observers:
-            each.on_failed(request, status, text)
-
-    def on_dropped(self, request: InFlightRequest, reason: str) -> None:
-        for each in self._observers:
-            each.on_dropped(request, reason)
+    return call
 
 
 def report_dropped(

@@ -7,6 +7,8 @@ Counters, loads and latencies change with each request; they wait for the timer 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lerobot_serve.router.canary.canary import Canary
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.monitoring.reports import slot_state_code
@@ -19,19 +21,20 @@ Digest = tuple[object, ...]
 
 
 class ChangeDetector:
-    """The digest that was published last, and when."""
+    """The digest that was published last, and when; `digest` returns the present one."""
 
-    def __init__(self) -> None:
+    def __init__(self, digest: Callable[[], Digest]) -> None:
+        self._digest = digest
         self._published: Digest | None = None
         self._published_ns = -MIN_INTERVAL_NS
 
-    def is_due(self, digest: Digest, now_ns: int) -> bool:
+    def is_due(self, now_ns: int) -> bool:
         """Return whether to publish: the digest differs, and MAX_RATE_HZ allows it."""
         is_allowed = now_ns - self._published_ns >= MIN_INTERVAL_NS
-        return is_allowed and digest != self._published
+        return is_allowed and self._digest() != self._published
 
-    def on_published(self, digest: Digest, now_ns: int) -> None:
-        self._published, self._published_ns = digest, now_ns
+    def on_published(self, now_ns: int) -> None:
+        self._published, self._published_ns = self._digest(), now_ns
 
 
 def router_digest(table: RoutingTable, now_ns: int, storage_problem: str) -> Digest:

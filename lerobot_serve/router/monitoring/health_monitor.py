@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from lerobot_serve.contract.records import ServerStatus
-from lerobot_serve.router.api.messages import RouterMessage, shadow_summary
+from lerobot_serve.router.api.messages import shadow_summary
 from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.core import RouterCore
 from lerobot_serve.router.links import ReplicaConnections
@@ -19,38 +19,34 @@ from lerobot_serve.router.monitoring import reports
 from lerobot_serve.router.monitoring.change_detector import (
     canary_digest,
     ChangeDetector,
-    Digest,
     router_digest,
 )
 from lerobot_serve.router.replicas.slot import overall_health
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve_interfaces.msg import RouterState
 
-Publish = Callable[[RouterMessage], None]
-
 # a reason that changes all the time, as the progress of loading, is logged this often
 REASON_INTERVAL_NS = 10 * 10**9
 
 
 class HealthMonitor:
-    """See the module. `publish` sends a message to operators."""
+    """See the module."""
 
     def __init__(
-        self,
-        core: RouterCore,
-        presence: ReplicaConnections,
-        publish: Publish,
-        context: NodeContext,
+        self, core: RouterCore, presence: ReplicaConnections, context: NodeContext
     ) -> None:
         self._core, self._presence = core, presence
-        self._publish, self._context = publish, context
+        self._publish, self._context = core.links.publish, context
         self._health, self._logged_reason, self._logged_ns = '', '', 0
         # slot -> last recorded policy; None until the router starts
         self._recorded_policies: dict[str, str] | None = None
         self._is_maintenance_queued = False
         # replicas that were ready at the last poll
         self._ready = set(core.replicas)
-        self._router_changes, self._canary_changes = ChangeDetector(), ChangeDetector()
+        self._router_changes = ChangeDetector(
+            lambda: router_digest(core.table, context.clock(), core.storage_problem)
+        )
+        self._canary_changes = ChangeDetector(lambda: canary_digest(core.canary.canary))
 
     def on_status(self, server: str, status: ServerStatus) -> None:
         """Record the status of a replica."""
@@ -87,7 +83,7 @@ class HealthMonitor:
             return
         now_ns = self._context.clock()
         has_event = core.update_canary()
-        if has_event or self._canary_changes.is_due(canary_digest(core.canary.canary), now_ns):
+        if has_event or self._canary_changes.is_due(now_ns):
             self._publish_canary()
         ready = {name for name, replica in core.replicas.items() if replica.is_ready}
         if ready != self._ready:
@@ -100,7 +96,7 @@ class HealthMonitor:
             if core.recorder:
                 core.recorder.state('slots', before, self._health, state.text)
             self._log_health(state)
-        elif self._router_changes.is_due(self._router_digest(), now_ns):
+        elif self._router_changes.is_due(now_ns):
             self._publish_state()
 
     def _queue_maintenance(self) -> None:
@@ -109,20 +105,15 @@ class HealthMonitor:
             self._core.jobs.put(self._maintain_sessions)
 
     def _publish_canary(self) -> None:
-        canary, now_ns = self._core.canary, self._context.clock()
-        self._canary_changes.on_published(canary_digest(canary.canary), now_ns)
-        self._publish(canary.report(self._context.stamp()))
+        self._canary_changes.on_published(self._context.clock())
+        self._publish(self._core.canary.report(self._context.stamp()))
 
     def _publish_state(self) -> RouterState:
         # the digest first: a change after it is published with the next poll
-        self._router_changes.on_published(self._router_digest(), self._context.clock())
+        self._router_changes.on_published(self._context.clock())
         state = self._state()
         self._publish(state)
         return state
-
-    def _router_digest(self) -> Digest:
-        core = self._core
-        return router_digest(core.table, self._context.clock(), core.storage_problem)
 
     def _log_health(self, state: RouterState) -> None:
         self._logged_reason, self._logged_ns = state.text, self._context.clock()

@@ -22,7 +22,7 @@ from lerobot_serve.router.context import NodeContext
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.placement.placement_table import Placement
+from lerobot_serve.router.placement.placement_table import Placement, request_id
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import OUTCOMES
 from lerobot_serve.router.sessions.client_sessions import ClientSession
@@ -213,11 +213,9 @@ def halt_name(halt: int) -> str:
 
 
 def trace_routing(request: InFlightRequest) -> records.Record:
-    session_request, seq = request.session.request, request.seq
     return records.routing(
         request.slot,
-        routing_key=request.episode_id
-        or f'{session_request.client_id}:{session_request.session_epoch}:{seq}',
+        routing_key=request.episode_id or request_id(request.ids),
         missing_episode_id=not request.episode_id,
         sticky=not request.is_new,
     )

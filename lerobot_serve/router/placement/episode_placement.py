@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lerobot_serve.contract.schema import Flag
+from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.placement import split
 from lerobot_serve.router.placement.eligibility import (
@@ -26,11 +26,12 @@ from lerobot_serve.router.placement.eligibility import (
     SlotConditions,
     SlotUse,
 )
-from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
+from lerobot_serve.router.placement.placement_table import Placement, PlacementTable, request_id
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession
+from lerobot_serve.trace.format.records import RecordIds
 
 # a client keeps its replica among equally loaded ones
 SWITCH_COST = 1e-3
@@ -38,13 +39,14 @@ SWITCH_COST = 1e-3
 
 class NoSlotAvailable(Exception):
     """
-    No slot is eligible; the text has the reason of each slot. `is_unreachable`: no slot can be
-    reached, and the client should try another server.
+    None of the slots is eligible; the text has the reason of each. `status` is NO_SESSION where
+    none can be reached: the client should try another server.
     """
 
-    def __init__(self, text: str, *, is_unreachable: bool) -> None:
+    def __init__(self, slots: Iterable[Slot], text: str) -> None:
         super().__init__(f'no eligible slot ({text}); repair a slot, then retry')
-        self.is_unreachable = is_unreachable
+        is_unreachable = all(slot.reach is Reachability.UNREACHABLE for slot in slots)
+        self.status = Status.NO_SESSION if is_unreachable else Status.NO_SLOT
 
 
 # the state of a slot for one session; without a session, all replicas of the slot count
@@ -106,13 +108,6 @@ def prefer_replica(session: ClientSession, slot: Slot, replica: Replica) -> None
     session.places = {**session.places, slot.name: (replica.name, *others)}
 
 
-def no_slot_available(slots: Iterable[Slot], text: str) -> NoSlotAvailable:
-    """Return the exception for these slots."""
-    return NoSlotAvailable(
-        text, is_unreachable=all(slot.reach is Reachability.UNREACHABLE for slot in slots)
-    )
-
-
 class EpisodePlacement:
     """See the module."""
 
@@ -123,21 +118,19 @@ class EpisodePlacement:
 
     # requests of sessions
 
-    def place(self, request: InFlightRequest, request_id: str, split_percent: int) -> Placement:
+    def place(self, request: InFlightRequest) -> Placement:
         """
         Set the slot of a request and return the placement. Raises NoSlotAvailable; then a new
         episode is not stored, and a running one keeps its slot.
         """
         with self._placements.stored_together():
-            return self._place(request, request_id, split_percent)
+            return self._place(request)
 
-    def _place(self, request: InFlightRequest, request_id: str, split_percent: int) -> Placement:
+    def _place(self, request: InFlightRequest) -> Placement:
         session, now_ns = request.session, request.started_ns
         if session.episode_id != request.episode_id:
             session.begin(request.episode_id)
-        placement = self._find_or_place(
-            session, request.episode_id, request_id, split_percent, now_ns=now_ns
-        )
+        placement = self._find_or_place(session, request.ids, now_ns)
         slot = self._slots[placement.slot]
         if self._is_running(session, placement):
             placement = self._leave_if_needed(session, request.episode_id, placement, now_ns)
@@ -186,19 +179,17 @@ class EpisodePlacement:
 
     # goals, which have no session
 
-    def place_goal(
-        self, episode_id: str, request_id: str, split_percent: int, now_ns: int
-    ) -> tuple[Placement, Replica]:
+    def place_goal(self, ids: RecordIds, now_ns: int) -> tuple[Placement, Replica]:
         """Choose slot and replica of a goal. Raises NoSlotAvailable without storing anything."""
-        placement = self._find_or_place(None, episode_id, request_id, split_percent, now_ns=now_ns)
-        if episode_id and not placement.sticky:
-            self._stats.record_goal(episode_id)
+        placement = self._find_or_place(None, ids, now_ns)
+        if ids.episode_id and not placement.sticky:
+            self._stats.record_goal(ids.episode_id)
         if self._is_running(None, placement):
-            placement = self._leave_if_needed(None, episode_id, placement, now_ns)
+            placement = self._leave_if_needed(None, ids.episode_id, placement, now_ns)
         slot = self._slots[placement.slot]
         replica = slot.choose()
         if replica is None:
-            raise no_slot_available(self._slots.values(), f'slot {slot.name}: {slot.text}')
+            raise NoSlotAvailable(self._slots.values(), f'slot {slot.name}: {slot.text}')
         return placement, replica
 
     def goal_refusal(self, slot_name: str, policy: str, now_ns: int) -> str:
@@ -214,21 +205,15 @@ class EpisodePlacement:
     # both
 
     def _find_or_place(
-        self,
-        session: ClientSession | None,
-        episode_id: str,
-        request_id: str,
-        split_percent: int,
-        *,
-        now_ns: int,
+        self, session: ClientSession | None, ids: RecordIds, now_ns: int
     ) -> Placement:
-        percent = split_percent if len(self._slots) > 1 else None
-        kept = self._placements.keep(episode_id, percent)
+        kept = self._placements.keep(ids.episode_id)
         if kept:
             return kept
-        wanted = split.slot(split.bucket(episode_id or request_id), percent)
+        key = ids.episode_id or request_id(ids)
+        wanted = split.slot(split.bucket(key), self._placements.split_percent)
         chosen, reason = self._choose(session, wanted, now_ns)
-        return self._placements.add(episode_id, request_id, percent, chosen, reason)
+        return self._placements.add(ids.episode_id, key, chosen, reason)
 
     @staticmethod
     def _is_running(session: ClientSession | None, placement: Placement) -> bool:
@@ -260,7 +245,7 @@ class EpisodePlacement:
             }
             texts = [f'slot {slot.name}: {stay.reason}']
             texts += [f'slot {name}: {reason}' for name, reason in reasons.items() if reason]
-            raise no_slot_available(self._slots.values(), '; '.join(texts))
+            raise NoSlotAvailable(self._slots.values(), '; '.join(texts))
 
     def _move(
         self, session: ClientSession | None, episode_id: str, slot: Slot, now_ns: int
@@ -279,7 +264,7 @@ class EpisodePlacement:
             session.failed_slot = ''
         reason = f'slot {slot.name} cannot reply: {stay.reason or "its last request failed"}'
         with self._placements.stored_together():
-            self._stats.record_move(episode_id, eligible[0].name, slot.name)
+            self._stats.record_move(episode_id, slot.name)
             return self._placements.move(episode_id, eligible[0].name, reason)
 
     def _choose(self, session: ClientSession | None, wanted: str, now_ns: int) -> tuple[str, str]:
@@ -294,5 +279,5 @@ class EpisodePlacement:
         }
         choice = choose_slot(wanted, conditions)
         if not choice.slot:
-            raise no_slot_available(self._slots.values(), choice.reason)
+            raise NoSlotAvailable(self._slots.values(), choice.reason)
         return choice

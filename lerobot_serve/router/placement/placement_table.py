@@ -18,6 +18,7 @@ from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.limits import SINGLE_SLOT
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.storage.records import stored_placement, StoredPlacement
+from lerobot_serve.trace.format.records import RecordIds
 
 REASON_LIMIT = 500
 
@@ -67,7 +68,8 @@ class PlacementTable:
     ) -> None:
         self._capacity, self._writer = capacity, writer
         self._placed: OrderedDict[str, StoredPlacement] = OrderedDict(known or {})
-        self._split_percent: int | None = None
+        # None in a router with one slot
+        self.split_percent: int | None = None
         # revision of the split in a shared state; 0 without one, and until it is known
         self.split_version = 0
 
@@ -86,38 +88,29 @@ class PlacementTable:
         known = self._placed.get(episode_id)
         return to_placement(episode_id, known, sticky=True) if known else None
 
-    def keep(self, episode_id: str, split_percent: int | None) -> Placement | None:
+    def keep(self, episode_id: str) -> Placement | None:
         """
         Return the placement of a known episode and mark it as used; None for an episode that is
         unknown or whose slot does not exist with this split.
         """
-        self._split_percent = split_percent
         known = self._placed.get(episode_id)
-        if known is None or (known.slot == SINGLE_SLOT) != (split_percent is None):
+        if known is None or (known.slot == SINGLE_SLOT) != (self.split_percent is None):
             return None
         self._placed.move_to_end(episode_id)
         return to_placement(episode_id, known, sticky=True)
 
-    def add(
-        self,
-        episode_id: str,
-        request_id: str,
-        split_percent: int | None,
-        slot_name: str,
-        reason: str = '',
-    ) -> Placement:
+    def add(self, episode_id: str, key: str, slot_name: str, reason: str = '') -> Placement:
         """
-        Place an episode for which `keep` has just returned None; `reason` as in Placement.
-
-        Without an episode_id each request is placed separately and nothing is stored.
+        Place an episode for which `keep` has just returned None; `key` and `reason` as in
+        Placement. Without an episode_id each request is placed separately and nothing is stored.
         """
-        known, key = self._placed.get(episode_id), episode_id or request_id
+        known = self._placed.get(episode_id)
         if known:
             reason = reason or f'there is no slot {known.slot} any more'
         decided = stored_placement(
             bucket(key),
             slot_name,
-            split_percent,
+            self.split_percent,
             known is not None,
             encodable_text(reason, REASON_LIMIT),
             self.split_version,
@@ -131,7 +124,7 @@ class PlacementTable:
         known = self._placed.get(episode_id)
         # share and version are those of its start: no split moves a running episode. A removed
         # episode counts as placed with the current split
-        split_percent = known.split_percent if known else self._split_percent
+        split_percent = known.split_percent if known else self.split_percent
         split_version = known.split_version if known else self.split_version
         decided = stored_placement(
             bucket(episode_id),
@@ -162,6 +155,11 @@ class PlacementTable:
             forgotten, _ = self._placed.popitem(last=False)
             if self._writer:
                 self._writer.place(forgotten, None)
+
+
+def request_id(ids: RecordIds) -> str:
+    """Return the key of a request without an episode."""
+    return f'{ids.client_id}:{ids.session_epoch}:{ids.seq}'
 
 
 def to_placement(

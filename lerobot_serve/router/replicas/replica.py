@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from lerobot_serve.contract.records import ReplicaState as ReplicaStateMessage
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.contract.schema import StateClass
-from lerobot_serve.router.replicas.health import Health, HealthRules
+from lerobot_serve.router.replicas.health import Health
 from lerobot_serve.router.replicas.latency import RecentLatency
 
 # a replica is unresponsive after MAX_CONSECUTIVE_LATE late replies, without a reply for
@@ -30,9 +30,8 @@ def is_serving(status: ServerStatus) -> bool:
 class Replica:
     """Guarded by RoutingTable.lock; reports may read it from any thread."""
 
-    def __init__(self, name: str, slot: str, rules: HealthRules) -> None:
-        self.name, self.slot = name, slot
-        self.health = Health(rules)
+    def __init__(self, name: str, slot: str, health: Health) -> None:
+        self.name, self.slot, self.health = name, slot, health
         self.latency = RecentLatency()
         self.report: ServerStatus | None = None
         # its policy before its last swap, empty without one, and when the swap was seen

@@ -8,7 +8,6 @@ names it, one of the old policy after it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import auto, Enum
 
 
@@ -27,33 +26,26 @@ class ReplyPolicy(Enum):
     OTHER = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class KnownPolicies:
+def judge(
+    policy: str,
+    *,
+    slot: str,
+    reported: str,
+    replaced: str,
+    driving: str,
+    before_swap: bool,
+    is_declared: bool,
+) -> ReplyPolicy:
     """
-    Fingerprints, empty when unknown.
-
-    slot         of the slot
-    reported     of the newest report of the server
-    replaced     of the server before its last swap
-    driving      of the last chunk of the episode
-    before_swap  whether the request was sent before the router knew of the last swap
-    is_declared  whether the reply has POLICY_CHANGED
+    Return what the policy of a reply with actions is. Fingerprints are empty when unknown: that of
+    the slot, of the newest report of the server, of the server before its last swap, and of the
+    last chunk of the episode. `before_swap`: the request was sent before the router knew of the
+    last swap; `is_declared`: the reply has POLICY_CHANGED.
     """
-
-    slot: str
-    reported: str
-    replaced: str
-    driving: str
-    before_swap: bool
-    is_declared: bool
-
-
-def judge(policy: str, known: KnownPolicies) -> ReplyPolicy:
-    """Return what the policy of a reply with actions is."""
-    if policy == known.slot:
+    if policy == slot:
         return ReplyPolicy.SERVED
-    if known.before_swap and policy == known.replaced:
-        may_go_on = known.driving in ('', policy)
+    if before_swap and policy == replaced:
+        may_go_on = driving in ('', policy)
         return ReplyPolicy.REPLACED if may_go_on else ReplyPolicy.STALE
-    has_swapped = known.is_declared and policy != known.reported
+    has_swapped = is_declared and policy != reported
     return ReplyPolicy.NEW if has_swapped else ReplyPolicy.OTHER

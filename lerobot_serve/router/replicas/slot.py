@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from lerobot_serve.contract.fingerprint import weights_of
 from lerobot_serve.contract.records import ServerStatus
@@ -26,7 +27,7 @@ from lerobot_serve.router.placement.eligibility import (
     SlotConditions,
     SlotUse,
 )
-from lerobot_serve.router.replicas.health import Health, HealthRules
+from lerobot_serve.router.replicas.health import Health
 from lerobot_serve.router.replicas.replica import is_serving, Replica
 
 
@@ -76,8 +77,7 @@ class Slot:
         self,
         name: str,
         servers: tuple[str, ...],
-        rules: HealthRules,
-        replica_rules: HealthRules,
+        rules: RouterParameters,
         verdicts: VerdictRecords | None = None,
     ) -> None:
         self.name = name
@@ -87,10 +87,17 @@ class Slot:
         self.is_on_trial = False
         # whether the split assigns episodes to the slot, and whether the slot takes over
         self.has_share, self.takes_failover = True, False
-        self.health = Health(rules)
-        # a single replica has the thresholds of its slot
-        of_one = replica_rules if len(servers) > 1 else rules
-        self.replicas = {server: Replica(server, name, of_one) for server in servers}
+        make_health = partial(
+            Health,
+            successes=rules.healthy_threshold,
+            first_probe_s=rules.probe_initial_interval_s,
+            max_wait_s=rules.probe_max_interval_s,
+        )
+        of_slot, of_replica = rules.slot_unhealthy_threshold, rules.replica_unhealthy_threshold
+        self.health = make_health(of_slot)
+        # a single replica has the threshold of its slot
+        of_one = of_replica if len(servers) > 1 else of_slot
+        self.replicas = {each: Replica(each, name, make_health(of_one)) for each in servers}
         self.policy = ''
         # why the policy is incompatible with the other slot
         self.incompatibility = ''
@@ -231,25 +238,3 @@ def overall_health(slots: dict[str, Slot]) -> str:
     if not bad:
         return 'healthy'
     return 'unavailable' if len(bad) == len(slots) else f'slot_{bad[0]}_drained'
-
-
-def make_slots(
-    parameters: RouterParameters, verdicts: VerdictRecords | None = None
-) -> dict[str, Slot]:
-    """Return the slots of a router by name."""
-    of_slot, of_replica = (
-        HealthRules(
-            failures_to_unhealthy,
-            successes_to_recover=parameters.healthy_threshold,
-            first_probe_ns=int(parameters.probe_initial_interval_s * 1e9),
-            max_probe_interval_ns=int(parameters.probe_max_interval_s * 1e9),
-        )
-        for failures_to_unhealthy in (
-            parameters.slot_unhealthy_threshold,
-            parameters.replica_unhealthy_threshold,
-        )
-    )
-    return {
-        name: Slot(name, servers, of_slot, of_replica, verdicts)
-        for name, servers in parameters.slots.items()
-    }

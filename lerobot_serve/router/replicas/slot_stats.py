@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.contract.names import client_of_episode
 from lerobot_serve.contract.records import EpisodeOutcome
+from lerobot_serve.router.canary.facts import ARM_OF_SLOT, BEGUN, EpisodeEvent, SLOT_OF_ARM
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.replicas.latency import RecentLatency
 from lerobot_serve.telemetry.histogram import Histogram
@@ -23,12 +25,9 @@ from lerobot_serve.telemetry.histogram import Histogram
 # EpisodeOutcome.outcome -> name of the counter
 OUTCOMES = {int(each): each.word for each in EpisodeOutcome.Outcome}
 HOUR_NS = 3_600 * 10**9
-BEGUN = 'begun'
 MOVED = 'the episode moved between slots: it counts as moved, and its outcome for neither slot'
 # events kept until the next update of the canary, a fraction of a second later
 EVENTS_LIMIT = 100_000
-# episode, event, slot in which the episode began
-EpisodeTransition = tuple[str, str, str]
 
 
 @dataclass(slots=True)
@@ -65,11 +64,10 @@ class RoutedEpisode:
     counts. `reported` is the first outcome that was reported, also of an episode that moved.
     """
 
-    slot: str
+    initial_slot: str
     ended_ns: int | None = None
     outcome_name: str = ''
     has_moved: bool = False
-    initial_slot: str = ''
     reported: str = ''
     # empty after a restart, until its next request
     client_id: str = ''
@@ -83,7 +81,7 @@ class OutcomeReceipt:
     """
 
     text: str
-    is_accepted: bool
+    is_accepted: bool = False
     is_new: bool = False
 
 
@@ -101,13 +99,13 @@ class SlotStats:
         capacity: int,
         *,
         verdict_within_ns: int = 24 * HOUR_NS,
-        store_event: Callable[[EpisodeTransition], int] | None = None,
+        store_event: Callable[[EpisodeEvent], int] | None = None,
     ) -> None:
         self.verdict_within_ns, self._store_event = verdict_within_ns, store_event
         self.event_number = 0
         # whether other routers may have begun an episode
         self.is_shared = False
-        self._events: deque[EpisodeTransition] = deque(maxlen=EVENTS_LIMIT)
+        self._events: deque[EpisodeEvent] = deque(maxlen=EVENTS_LIMIT)
         self._slots = {name: SlotCounters() for name in slots}
         self._capacity = capacity
         self._episodes: OrderedDict[str, RoutedEpisode] = OrderedDict()
@@ -119,19 +117,21 @@ class SlotStats:
     def slot(self, name: str) -> SlotCounters:
         return self._slots[name]
 
-    def take_events(self) -> tuple[EpisodeTransition, ...]:
-        """Return the begins and ends of episodes since the last call, in order."""
-        events = tuple(self._events)
+    def take_events(self) -> tuple[EpisodeEvent, ...]:
+        """Return the begins and ends of episodes since the last call, in order, with robots."""
+        events = tuple(
+            each._replace(robot=self._client_of(each.episode_id)) for each in self._events
+        )
         self._events.clear()
         return events
 
-    def restore_episodes(self, events: Iterable[EpisodeTransition], now_ns: int) -> None:
+    def restore_episodes(self, events: Iterable[EpisodeEvent], now_ns: int) -> None:
         """Restore episodes of a previous run from their begins and ends."""
-        for episode_id, what, slot in events:
+        for episode_id, what, arm, _ in events:
             if what == BEGUN and episode_id in self._episodes:
                 continue
-            new = RoutedEpisode(slot, ended_ns=now_ns, initial_slot=slot)
-            episode = self._episodes.setdefault(episode_id, new)
+            slot = SLOT_OF_ARM[arm]
+            episode = self._episodes.setdefault(episode_id, RoutedEpisode(slot, now_ns))
             if what == 'moved':
                 episode.has_moved = True
             elif what != BEGUN:
@@ -143,7 +143,7 @@ class SlotStats:
                 self._awaiting_outcome[episode_id] = episode
         self._forget_oldest()
 
-    def replay(self, events: Iterable[EpisodeTransition], number: int) -> None:
+    def replay(self, events: Iterable[EpisodeEvent], number: int) -> None:
         """Let the canary count events of a previous run first; `number` is that of the last."""
         self._events.extend(events)
         self.event_number = number
@@ -152,13 +152,8 @@ class SlotStats:
         """Accept outcomes of an episode that a previous run, or another router, has served."""
         if episode_id in self._episodes or episode_id in self._of_goals:
             return
-        self._episodes[episode_id] = RoutedEpisode(
-            placement.slot,
-            ended_ns=now_ns,
-            has_moved=placement.moved,
-            initial_slot=placement.slot,
-        )
-        self._awaiting_outcome[episode_id] = self._episodes[episode_id]
+        episode = RoutedEpisode(placement.slot, now_ns, has_moved=placement.moved)
+        self._episodes[episode_id] = self._awaiting_outcome[episode_id] = episode
 
     def record_goal(self, episode_id: str) -> None:
         """
@@ -187,7 +182,7 @@ class SlotStats:
             self._resume(episode_id, episode)
             if placement.moved and not episode.has_moved:
                 # the episode moved shortly before a restart; the move was not stored
-                self.record_move(episode_id, placement.slot)
+                self.record_move(episode_id)
         elif episode_id:
             self._begin(episode_id, placement, client_id)
 
@@ -203,7 +198,7 @@ class SlotStats:
         slot = placement.slot
         is_new = not placement.moved and (is_of_goal or not placement.sticky)
         self._episodes[episode_id] = RoutedEpisode(
-            slot, has_moved=placement.moved, initial_slot=slot, client_id=client_id
+            slot, has_moved=placement.moved, client_id=client_id
         )
         self._slots[slot].episodes += is_new
         if is_new:
@@ -225,21 +220,21 @@ class SlotStats:
             if not episode.outcome_name:
                 self._awaiting_outcome[episode_id] = episode
 
-    def record_move(self, episode_id: str, slot: str, before: str = '') -> None:
+    def record_move(self, episode_id: str, before: str = '') -> None:
         """
-        Record a move to `slot`; the outcome of a moved episode counts for neither slot. `before`
-        is the slot that it leaves, for one that began at another router of a shared state.
+        Record a move; the outcome of a moved episode counts for neither slot. `before` is the slot
+        that it leaves, for one that began at another router of a shared state.
         """
         if self.is_shared and before and episode_id and episode_id not in self._episodes:
-            self._episodes[episode_id] = RoutedEpisode(before, initial_slot=before)
+            self._episodes[episode_id] = RoutedEpisode(before)
         episode = self._episodes.get(episode_id)
         # an outcome before the move counts
         if episode is None or episode.outcome_name:
             return
         if not episode.has_moved:
-            self._slots[episode.slot].moved += 1
+            self._slots[episode.initial_slot].moved += 1
             self._add_event(episode_id, 'moved', episode.initial_slot)
-        episode.has_moved, episode.slot = True, slot
+        episode.has_moved = True
 
     def record_reply(
         self, slot: str, latency_ms: float, *, in_slot_ms: float | None = None
@@ -277,33 +272,24 @@ class SlotStats:
         """Record that a robot came to rest until a person acts: cage latched, stop called."""
         self._slots[slot].halts += 1
 
-    def record_outcome(self, episode_id: str, outcome: int) -> str:
+    def record_outcome(self, episode_id: str, outcome: int) -> OutcomeReceipt:
         """
-        Record an outcome; return why it is rejected, empty when it counts. Only the first outcome
-        counts; repeating the same one is allowed.
+        Record an outcome; return the reply. Only the first outcome counts; repeating the same one
+        is allowed.
         """
-        episode = self._episodes.get(episode_id)
+        episode, outcome_name = self._episodes.get(episode_id), OUTCOMES.get(outcome)
         if episode is None:
-            return f'no episode {episode_id!r} was routed here'
-        outcome_name = OUTCOMES.get(outcome)
+            return OutcomeReceipt(f'no episode {episode_id!r} was routed here')
         if outcome_name is None:
-            return f'outcome must be one of {", ".join(map(str, OUTCOMES))}, got {outcome}'
+            allowed = ', '.join(map(str, OUTCOMES))
+            return OutcomeReceipt(f'outcome must be one of {allowed}, got {outcome}')
         known = episode.outcome_name or episode.reported
         if known not in ('', outcome_name):
             how = 'already counts' if episode.outcome_name else 'was already reported'
-            return f'episode {episode_id!r} {how} as {known}'
-        episode.reported = outcome_name
+            return OutcomeReceipt(f'episode {episode_id!r} {how} as {known}')
+        is_new, episode.reported = not episode.reported, outcome_name
         self._awaiting_outcome.pop(episode_id, None)
         self._end(episode_id, episode, outcome_name)
-        return ''
-
-    def receive_outcome(self, episode_id: str, outcome: int) -> OutcomeReceipt:
-        """Record an outcome; return the reply."""
-        episode = self._episodes.get(episode_id)
-        is_new = not (episode and episode.reported)
-        if refusal := self.record_outcome(episode_id, outcome):
-            return OutcomeReceipt(refusal, is_accepted=False)
-        assert episode
         notes = [] if is_new else ['was reported before; nothing was changed']
         if not episode.outcome_name:
             notes.append(MOVED)
@@ -314,10 +300,10 @@ class SlotStats:
         episode = self._episodes.get(episode_id)
         return episode is not None and bool(client_id) and episode.client_id == client_id
 
-    def client_of(self, episode_id: str) -> str:
-        """Return the client that requested an episode; empty if it is not known."""
+    def _client_of(self, episode_id: str) -> str:
+        """Return the client that requested an episode, or that it is named after."""
         episode = self._episodes.get(episode_id)
-        return episode.client_id if episode else ''
+        return (episode.client_id if episode else '') or client_of_episode(episode_id)
 
     def initial_slot(self, episode_id: str) -> str:
         """Return the slot in which an episode began; empty if it is not known."""
@@ -337,11 +323,13 @@ class SlotStats:
     def _end(self, episode_id: str, episode: RoutedEpisode, outcome_name: str) -> None:
         if not (episode.has_moved or episode.outcome_name):
             self._add_event(episode_id, outcome_name, episode.initial_slot)
-            self._slots[episode.slot].ended[outcome_name] += 1
+            self._slots[episode.initial_slot].ended[outcome_name] += 1
             episode.outcome_name = outcome_name
 
     def _add_event(self, episode_id: str, what: str, slot: str) -> None:
-        event = episode_id, what, slot
-        self._events.append(event)
-        if self._store_event:
-            self.event_number = self._store_event(event)
+        # a rollout has two slots
+        if arm := ARM_OF_SLOT.get(slot):
+            event = EpisodeEvent(episode_id, what, arm)
+            self._events.append(event)
+            if self._store_event:
+                self.event_number = self._store_event(event)

@@ -74,8 +74,8 @@ class ClientSession:
 class ClientSessions:
     """At most one session for each client_id."""
 
-    def __init__(self, *, grace_ns: int, idle_ns: int) -> None:
-        self.grace_ns, self.idle_ns = grace_ns, idle_ns
+    def __init__(self, *, grace_s: float, idle_s: float) -> None:
+        self.grace_ns, self.idle_ns = int(grace_s * 1e9), int(idle_s * 1e9)
         self._sessions: dict[str, ClientSession] = {}
 
     def __len__(self) -> int:

@@ -38,10 +38,12 @@ KEEP_ALIVE_NS = 15_000_000_000
 SESSIONS_PER_ROUND = 16
 # below the time that an operator's verb waits for a reply
 FILL_LIMIT_NS = 2_000_000_000
+# of a server that has lost its sessions
+LOST_STATES = (ReplicaState.UNAVAILABLE, ReplicaState.POLICY_MISMATCH)
 
 
 class SessionManager:
-    """See the module. `standby` is the number of further replicas that hold each session."""
+    """See the module."""
 
     def __init__(
         self,
@@ -50,14 +52,11 @@ class SessionManager:
         drops: DropCounters,
         observer: RequestObserver,
         context: NodeContext,
-        *,
-        standby: int,
-        open_session_timeout_s: float,
     ) -> None:
         self._table, self._call_pool, self._drops = table, calls, drops
         self._observer, self._context = observer, context
-        self._replicas_per_slot = 1 + standby
-        self._timeout_s = open_session_timeout_s
+        self._replicas_per_slot = 1 + table.rules.standby_replicas
+        self._timeout_s = table.rules.open_session_timeout_s
         self._compatibility = CompatibilityCheck(table, calls, context.log_warning)
 
     @property
@@ -246,14 +245,16 @@ class SessionManager:
 
     def maintain_sessions(self) -> None:
         """Open missing sessions and keep unused ones alive."""
-        now_ns = self._context.clock()
-        for session in self._table.sessions:
-            for server in self._lost_servers(session):
-                self._remove_place(session, server)
-        missing = [(r, s) for r in self._table.sessions for s in self._slots_to_fill(r)]
+        now_ns, sessions = self._context.clock(), self._table.sessions
+        for session in sessions:
+            for server in session_servers(session):
+                if self._table.replicas[server].state in LOST_STATES:
+                    self._remove_place(session, server)
+        slots = self._table.slots.values()
+        missing = [(r, s) for r in sessions for s in slots if self._needs_session(r, s)]
         for session, slot in missing[:SESSIONS_PER_ROUND]:
             self._open_missing(session, slot)
-        unused = [(r, s) for r in self._table.sessions for s in self._idle_servers(r, now_ns)]
+        unused = [(r, s) for r in sessions for s in self._idle_servers(r, now_ns)]
         for session, server in unused[:SESSIONS_PER_ROUND]:
             session.last_used_ns[server] = now_ns
             self._reopen(session, server)
@@ -273,18 +274,8 @@ class SessionManager:
             if not session.places.get(slot_name) and self._needs_session(session, slot):
                 self._open_missing(session, slot)
 
-    def _lost_servers(self, session: ClientSession) -> list[str]:
-        """Return the servers that have lost the session."""
-        lost = (ReplicaState.UNAVAILABLE, ReplicaState.POLICY_MISMATCH)
-        return [
-            name for name in session_servers(session) if self._table.replicas[name].state in lost
-        ]
-
-    def _slots_to_fill(self, session: ClientSession) -> list[Slot]:
-        """Return the slots in which another replica can and should hold the session."""
-        return [slot for slot in self._table.slots.values() if self._needs_session(session, slot)]
-
     def _needs_session(self, session: ClientSession, slot: Slot) -> bool:
+        """Return whether another replica of a slot can and should hold the session."""
         have = session.places.get(slot.name, ())
         # a slot that refuses the session would use up the limit of the round
         if slot.incompatibility or session.refused.get(slot.name) == slot.policy:

@@ -16,10 +16,10 @@ import numpy as np
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.contract.data_path.execution_report import ExecutedRun, ExecutionReport
 from lerobot_serve.contract.data_path.header import Envelope
+from lerobot_serve.router.shadow.sample_joiner import NO_ROWS
 
 # two commands give position and velocity
 ROWS_KEPT = 2
-UNKNOWN = np.zeros((0, 0), np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,10 +53,10 @@ class CommandTails:
     ) -> list[tuple[ExecutedRun, Float32Array]]:
         """Return each run with up to ROWS_KEPT rows commanded directly before it."""
         previous = self._last_reports.pop(start.client_id, None)
-        rows = previous.rows if previous and previous.is_before(start, executed) else UNKNOWN
+        rows = previous.rows if previous and previous.is_before(start, executed) else NO_ROWS
         found = []
         for run in executed.runs:
-            before = UNKNOWN if run.after_pause else rows
+            before = NO_ROWS if run.after_pause else rows
             found.append((run, before))
             rows = _last(before, run.rows)
         header = start.header

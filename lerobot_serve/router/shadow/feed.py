@@ -190,11 +190,6 @@ class ShadowFeed(RequestObserver):
         if self._wants_second_draw(session, RequestKey.of(start)):
             self._send_second_draw(session, raw, start)
 
-    def _has_session(self, client: ShadowClient, session_request: OpenSessionRequest) -> bool:
-        return self._sessions.knows(client, session_request) or self._sessions.open(
-            client, session_request
-        )
-
     def _open_shadow(self, session_request: OpenSessionRequest) -> bool:
         """Open the session with the shadow if needed; return whether it is open."""
         if self._sessions.knows(self._shadow, session_request):
@@ -218,7 +213,7 @@ class ShadowFeed(RequestObserver):
         if client is None or len(name.encode()) > ID_LIMIT:
             self._drop('second_draw_no_room')
             return
-        if not self._has_session(client, structs.replace(session.request, client_id=name)):
+        if not self._sessions.open(client, structs.replace(session.request, client_id=name)):
             self._drop('second_draw_no_session')
             return
         try:

@@ -55,7 +55,9 @@ class RemoteCages:
             return ''
         try:
             self._cages[session_request.client_id] = make_remote_cage(
-                session_request, limits_encoding.decode_limits(data)
+                limits_encoding.decode_limits(data),
+                session_request.action_names,
+                session_request.fps,
             )
         except ValueError as error:
             return str(error)
@@ -69,12 +71,9 @@ class RemoteCages:
         return cage if cage and len(cage.limits.names) == columns else None
 
 
-def make_remote_cage(session_request: OpenSessionRequest, limits: MotionLimits) -> RemoteCage:
-    """Return the cage of a robot with these limits. Raises ValueError."""
-    return checked_cage(limits, session_request.action_names, session_request.fps)
-
-
-def checked_cage(limits: MotionLimits, action_names: tuple[str, ...], fps: float) -> RemoteCage:
+def make_remote_cage(
+    limits: MotionLimits, action_names: tuple[str, ...], fps: float
+) -> RemoteCage:
     """Return the cage of a session with these actions and rows. Raises ValueError."""
     if limits.names != action_names:
         raise ValueError(f'limits are for {list(limits.names)}, actions are {list(action_names)}')

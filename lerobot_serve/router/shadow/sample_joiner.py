@@ -12,7 +12,7 @@ passed. A sample that cannot be completed is dropped and counted. Beyond `capaci
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -126,26 +126,18 @@ class SampleJoiner:
 
     def live(self, key: RequestKey, draw: ChunkDraw) -> None:
         """Add the live chunk."""
-        sample = self._sample(key, draw.arrived_ns)
-        if sample and sample.live is NO_DRAW:
-            sample.live = self._copy_draw(sample, draw)
-            self._finish_if_complete(sample)
+        self._add_draw(self._sample(key, draw.arrived_ns), 'live', draw)
 
     def shadow(self, key: RequestKey, draw: ChunkDraw) -> None:
         """Add the chunk of the shadow."""
-        sample = self._sample(key, draw.arrived_ns)
-        if sample and sample.shadow is NO_DRAW:
-            sample.shadow = self._copy_draw(sample, draw)
-            self._finish_if_complete(sample)
+        self._add_draw(self._sample(key, draw.arrived_ns), 'shadow', draw)
 
     def second(self, key: RequestKey, draw: ChunkDraw) -> None:
         """Add the second draw of the live policy."""
         sample = self._samples.get(key)
         if sample is None:
             self.drops['second_draw_late'] += 1
-        elif sample.second is NO_DRAW:
-            sample.second = self._copy_draw(sample, draw)
-            self._finish_if_complete(sample)
+        self._add_draw(sample, 'second', draw)
 
     def drop(self, key: RequestKey, reason: str, now_ns: int) -> None:
         """Drop a sample that cannot be completed."""
@@ -183,11 +175,13 @@ class SampleJoiner:
             self._make_room()
         return sample
 
-    def _copy_draw(self, sample: Sample, draw: ChunkDraw) -> ChunkDraw:
-        """Return a copy of the rows, which are a view of a whole message."""
-        rows = np.array(draw.rows, np.float32)
-        self._grow(sample, rows.size)
-        return ChunkDraw(rows, draw.policy, draw.seed, draw.arrived_ns)
+    def _add_draw(self, sample: Sample | None, part: str, draw: ChunkDraw) -> None:
+        """Add a copy of the rows, which are a view of a whole message, if they are the first."""
+        if sample and getattr(sample, part) is NO_DRAW:
+            rows = np.array(draw.rows, np.float32)
+            self._grow(sample, rows.size)
+            setattr(sample, part, replace(draw, rows=rows))
+            self._finish_if_complete(sample)
 
     def _add_rows(self, sample: Sample, run: ExecutedRun, before: Float32Array) -> None:
         known = sample.commanded

@@ -55,7 +55,9 @@ class ShadowSessions:
         return known is not None and known.session_epoch == session_request.session_epoch
 
     def open(self, client: ShadowClient, session_request: OpenSessionRequest) -> bool:
-        """Open a session, unless a back-off is active; return whether it is open."""
+        """Open a session that is not, unless a back-off is active; return whether it is open."""
+        if self.knows(client, session_request):
+            return True
         key, now_ns = (session_request.client_id, client), self._clock()
         if now_ns < self._retry_ns.get(key, 0) or self._is_backing_off(client):
             return False

@@ -28,7 +28,7 @@ from lerobot_serve.contract.services.session import extension_bytes
 from lerobot_serve.edge.robot import file
 from lerobot_serve.edge.robot.units import limits_for_policy
 from lerobot_serve.errors import WrongCommandLine
-from lerobot_serve.router.shadow.remote_cage import checked_cage, RemoteCage
+from lerobot_serve.router.shadow.remote_cage import make_remote_cage, RemoteCage
 from lerobot_serve.tools.bags.reader import Bag, is_bag
 from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session
 from lerobot_serve.tools.gate.figures import GateFigures, RecordedEpisodes
@@ -189,7 +189,7 @@ def cage_of(opened: OpenSessionRequest) -> RemoteCage | None:
     limits = extension_bytes(opened.extensions, EXTENSION_KEY)
     if not limits:
         return None
-    return checked_cage(decode_limits(limits), opened.action_names, opened.fps)
+    return make_remote_cage(decode_limits(limits), opened.action_names, opened.fps)
 
 
 def cage_of_robot(path: Path | None, action_names: tuple[str, ...]) -> RemoteCage | None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from lerobot_serve.router.canary.evidence.success_rate import worse_evidence
 from lerobot_serve.router.canary.gate_record import GateVerdict
-from lerobot_serve.router.canary.plan import Terms
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.gate.figures import GateFigures, TaskFigures
 from lerobot_serve.tools.gate.limits import GateLimits
 from lerobot_serve.tools.gate.motion import velocity_distances
@@ -149,7 +149,7 @@ def _velocity(figures: GateFigures, limits: GateLimits) -> Gate:
 
 def _tasks_not_worse(figures: GateFigures, limits: GateLimits) -> Gate:
     """No task is shown to be worse; without outcomes of both, none is."""
-    level = Terms().rollback_level(max(1, len(figures.tasks)))
+    level = RouterParameters().rollback_level(max(1, len(figures.tasks)))
     worst, text = 0.0, 'no task is shown to be worse'
     for name, task in figures.tasks.items():
         evidence = worse_evidence(task.parent, task.candidate, limits.margin)
@@ -164,7 +164,7 @@ def _tasks_not_worse(figures: GateFigures, limits: GateLimits) -> Gate:
 
 def _success(figures: GateFigures, limits: GateLimits) -> Gate:
     """The candidate is shown to be not worse by the margin, where it has outcomes."""
-    overall, level = figures.overall, Terms().promotion_level
+    overall, level = figures.overall, RouterParameters().promotion_level
     if not sum(overall.candidate) or not sum(overall.parent):
         return _unmeasured(
             'success',

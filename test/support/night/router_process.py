@@ -92,7 +92,7 @@ class NightRouter:
         )
         source = ParameterSource(self._given, self._given, self._set_own)
         core = RouterCore(source, self._folder, links, self._drops, self.context)
-        self.monitor = HealthMonitor(core, Replicas(), self._publish, self.context)
+        self.monitor = HealthMonitor(core, Replicas(), self.context)
         self.core = core
         self._report_servers()
         core.pin_policies()

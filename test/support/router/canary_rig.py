@@ -8,16 +8,24 @@ from itertools import count
 
 from lerobot_serve.router.canary.canary import Canary
 from lerobot_serve.router.canary.facts import BEGUN, EpisodeEvent, Facts, SlotFacts
-from lerobot_serve.router.canary.plan import GuardLimits, parse_plan, Terms
+from lerobot_serve.router.canary.plan import parse_plan
 from lerobot_serve.router.canary.record import CanaryEvent
+from lerobot_serve.router.parameters import RouterParameters
 
 S = 1_000_000_000
 STEPS = ('5', '25', '50', '100')
-# decided by few episodes
-QUICK = Terms(margin=0.4, false_promotion=0.5, false_rollback=0.05)
 NEW, OLD = 'new@1', 'old@2'
 ANSWERS, COMMANDS = 20, 400
 ROBOTS = 7
+
+
+def terms(**bounds: float) -> RouterParameters:
+    """Return parameters with these error bounds."""
+    return RouterParameters(**{f'canary_{name}': value for name, value in bounds.items()})
+
+
+# decided by few episodes
+QUICK = terms(margin=0.4, false_promotion=0.5, false_rollback=0.05)
 
 
 def whats(happenings: tuple[CanaryEvent, ...]) -> list[str]:
@@ -32,7 +40,7 @@ class World:
     """Both slots, healthy and as fast as each other, and one canary."""
 
     def __init__(self, canary: Canary | None = None) -> None:
-        self.canary = canary or Canary(plan(), QUICK, GuardLimits())
+        self.canary = canary or Canary(plan(), QUICK)
         self.candidate = SlotFacts(healthy=True, policy=NEW, latency_ms_p95=50.0)
         self.champion = SlotFacts(healthy=True, policy=OLD, latency_ms_p95=50.0)
         self.others: dict[str, object] = {}
@@ -123,5 +131,5 @@ class World:
 
 def started(**changes: object) -> World:
     """Return a world whose canary runs its first step."""
-    values = {'plan': plan(), 'terms': QUICK, 'limits': GuardLimits(), **changes}
-    return World(Canary(values['plan'], values['terms'], values['limits'])).start()
+    values = {'plan': plan(), 'rules': QUICK, **changes}
+    return World(Canary(**values)).start()

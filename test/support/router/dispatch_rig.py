@@ -26,13 +26,9 @@ from lerobot_serve.router.data_path.dispatcher import Dispatcher
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.placement.split import bucket
-from lerobot_serve.router.replicas.health import HealthRules
-from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot, SlotDrain
-from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
 from support.contract.session_request import session_request
 from support.replacing import replace
@@ -41,8 +37,6 @@ from support.router.recording_transport import RecordingTransport
 MS, SECOND = 1_000_000, 1_000_000_000
 TIMEOUT_NS = SECOND
 SLOTS = {'a': ('/a1', '/a2'), 'b': ('/b1', '/b2')}
-RULES = HealthRules(failures_to_unhealthy=5)
-REPLICA_RULES = HealthRules(failures_to_unhealthy=2)
 ROUTING = RouterParameters(
     split_percent=50,
     reply_timeout_s=1.0,
@@ -139,25 +133,25 @@ class Rig:
         slots: dict[str, tuple[str, ...]] = SLOTS,
         *,
         routing: RouterParameters = ROUTING,
-        rules: HealthRules = RULES,
-        replica_rules: HealthRules = REPLICA_RULES,
         capacity: int = 10_000,
         classes: dict[str, int] | None = None,
         outside: RecordingTransport | None = None,
+        robot: str = '',
+        **parameters: object,
     ) -> None:
-        self.now_ns = 1000 * SECOND
-        self.drops, self.stats = DropCounters(), SlotStats(tuple(slots), capacity)
-        self.slots = {n: Slot(n, servers, rules, replica_rules) for n, servers in slots.items()}
-        self.replicas: dict[str, Replica] = {r.name: r for s in self.slots.values() for r in s}
-        self.robots = ClientSessions(grace_ns=5 * SECOND, idle_ns=60 * SECOND)
-        self.outside = outside or LockedOutside()
+        self.now_ns, self.drops = 1000 * SECOND, DropCounters()
+        named = {f'slot_{name}': servers for name, servers in slots.items()}
         self.sticky = PlacementTable(capacity)
-        self.table = RoutingTable(self.slots, self.robots, self.sticky, self.stats, routing)
+        self.table = RoutingTable(
+            replace(routing, max_remembered_placements=capacity, **named, **parameters),
+            placements=self.sticky,
+        )
+        self.slots, self.replicas = self.table.slots, self.table.replicas
+        self.stats, self.robots = self.table.stats, self.table.sessions
+        self.outside = outside or LockedOutside()
         self.outside.table = self.table
-        self.placement = EpisodePlacement(self.slots, self.sticky, self.stats)
         self.dispatcher = Dispatcher(
             self.table,
-            self.placement,
             self.outside,
             self.outside,
             self.drops,
@@ -166,6 +160,7 @@ class Rig:
                 replica.name, policy, self.now_ns
             ),
         )
+        self.placement = self.dispatcher.placement
         self.dispatcher.timer = CountedTimer(self.outside)
         self.classes = classes or {}
         for slot in self.slots.values():
@@ -173,6 +168,8 @@ class Rig:
             for server in slot.replicas:
                 self.learn(server)
         self._seqs: Counter[str] = Counter()
+        if robot:
+            self.robot(robot)
 
     # what is there
 

@@ -25,8 +25,9 @@ def place(
     choose: SlotChooser = follow_split,
 ) -> Placement:
     """Return the placement of an episode. Raises what `choose` raises."""
-    kept = table.keep(episode_id, split_percent)
+    table.split_percent = split_percent
+    kept = table.keep(episode_id)
     if kept:
         return kept
-    chosen, reason = choose(slot(bucket(episode_id or request_id), split_percent))
-    return table.add(episode_id, request_id, split_percent, chosen, reason)
+    key = episode_id or request_id
+    return table.add(episode_id, key, *choose(slot(bucket(key), split_percent)))

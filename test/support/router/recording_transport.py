@@ -8,17 +8,19 @@ Called by the threads of the dispatcher; read after they have ended.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
-from lerobot_serve.contract.data_path.chunk import ReplySummary
-from lerobot_serve.contract.data_path.execution_report import ExecutionReport
-from lerobot_serve.contract.data_path.header import Header
-from lerobot_serve.contract.schema import Status
-from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.data_path.request_observer import RequestObserver
-from lerobot_serve.router.placement.placement_table import Placement
-from lerobot_serve.router.sessions.client_sessions import ClientSession
 
-FailedRequest = tuple[InFlightRequest, Status, str]
+
+def recorded(kind: str, kept: Callable[..., object] = lambda *call: call) -> Callable[..., None]:
+    """Return a method that appends what is `kept` of its arguments to the deque `kind`."""
+
+    def method(self: RecordingTransport, *call: object) -> None:
+        self.called()
+        getattr(self, kind).append(kept(*call))
+
+    return method
 
 
 class RecordingTransport(RequestObserver):
@@ -27,83 +29,40 @@ class RecordingTransport(RequestObserver):
     call runs `called`, which a subclass may override.
     """
 
+    # server and bytes; session and bytes; request, status and text; name and session epoch
+    KINDS = ('sent', 'replies', 'failures', 'unknown')
+    # seconds until the next request is admitted, of each failure
+    KINDS += ('retries',)
+    # session, request and placement; session and server; request, server and reply
+    KINDS += ('decisions', 'reopened', 'served_by')
+    # session, header and execution report, twice; request and reason
+    KINDS += ('heard', 'refused', 'ended')
+
     def __init__(self, capacity: int | None = None) -> None:
-        # server and bytes of each request
-        self.sent: deque[tuple[str, bytes]] = deque(maxlen=capacity)
-        self.replies: deque[tuple[ClientSession, bytes]] = deque(maxlen=capacity)
-        self.failures: deque[FailedRequest] = deque(maxlen=capacity)
-        self.unknown: deque[tuple[str, int]] = deque(maxlen=capacity)
-        # of each failure, the seconds until the next request is admitted
-        self.retries: deque[float] = deque(maxlen=capacity)
-        self.decisions: deque[tuple[ClientSession, InFlightRequest, Placement]] = deque(
-            maxlen=capacity
-        )
-        self.reopened: deque[tuple[ClientSession, str]] = deque(maxlen=capacity)
-        # request, server and reply
-        self.served_by: deque[tuple[InFlightRequest, str, ReplySummary]] = deque(maxlen=capacity)
-        self.heard: deque[tuple[ClientSession, Header, ExecutionReport | None]] = deque(
-            maxlen=capacity
-        )
-        self.refused: deque[tuple[ClientSession, Header, ExecutionReport | None]] = deque(
-            maxlen=capacity
-        )
-        self.ended: deque[tuple[InFlightRequest, str]] = deque(maxlen=capacity)
+        for kind in self.KINDS:
+            setattr(self, kind, deque(maxlen=capacity))
         self.wakes = 0
 
     def called(self) -> None:
         """Do nothing."""
 
-    def send(self, server: str, raw: bytes) -> None:
-        self.called()
-        self.sent.append((server, raw))
+    send = recorded('sent')
+    reply = recorded('replies')
+    reopen_session = recorded('reopened')
+    refuse_unknown = recorded('unknown', lambda header, name, _: (name, header.session_epoch))
+    on_placed = recorded(
+        'decisions', lambda request, placed, *_: (request.session, request, placed)
+    )
+    on_replied = recorded('served_by', lambda request, server, _, reply: (request, server, reply))
+    on_dropped = recorded('ended')
+    on_requested = recorded('heard', lambda session, _, *heard: (session, *heard))
+    on_refused = recorded('refused')
 
-    def reply(self, session: ClientSession, raw: bytes) -> None:
-        self.called()
-        self.replies.append((session, raw))
-
-    def fail(
-        self, request: InFlightRequest, status: Status, text: str, retry_after_s: float = 0.0
-    ) -> None:
+    def fail(self, request, status, text: str, retry_after_s: float = 0.0) -> None:
         self.called()
         self.retries.append(retry_after_s)
         self.failures.append((request, status, text))
 
-    def refuse_unknown(self, header: Header, client_id: str, episode_id: str) -> None:
-        self.called()
-        self.unknown.append((client_id, header.session_epoch))
-
-    def on_placed(
-        self, request: InFlightRequest, placement: Placement, server: str, policy: str
-    ) -> None:
-        self.called()
-        self.decisions.append((request.session, request, placement))
-
-    def reopen_session(self, session: ClientSession, server: str) -> None:
-        self.called()
-        self.reopened.append((session, server))
-
     def wake(self) -> None:
         self.called()
         self.wakes += 1
-
-    def on_replied(
-        self, request: InFlightRequest, server: str, raw: bytes, reply: ReplySummary
-    ) -> None:
-        self.called()
-        self.served_by.append((request, server, reply))
-
-    def on_dropped(self, request: InFlightRequest, reason: str) -> None:
-        self.called()
-        self.ended.append((request, reason))
-
-    def on_requested(
-        self, session: ClientSession, raw: bytes, header: Header, executed: ExecutionReport | None
-    ) -> None:
-        self.called()
-        self.heard.append((session, header, executed))
-
-    def on_refused(
-        self, session: ClientSession, header: Header, executed: ExecutionReport | None
-    ) -> None:
-        self.called()
-        self.refused.append((session, header, executed))

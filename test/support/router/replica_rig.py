@@ -13,9 +13,9 @@ from lerobot_serve.contract.services.session import ServerUnreachable, SessionRe
 from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 from lerobot_serve.router.sessions.manager import SessionManager
 from support.router.contexts import make_context
-from support.router.dispatch_rig import policy_of, Rig
+from support.router.dispatch_rig import policy_of, Rig, ROUTING
 
-OPEN_TIMEOUT_S = 3.0
+OPEN_TIMEOUT_S = ROUTING.open_session_timeout_s
 SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
 THREE = {'prod': ('/p1', '/p2', '/p3')}
 
@@ -84,21 +84,13 @@ class FakeReplica:
 class ControlRig(Rig):
     """A rig with a control thread's work; the caller is the control thread."""
 
-    def __init__(self, *arguments, standby: int = 1, **more) -> None:
+    def __init__(self, *arguments, **more) -> None:
         super().__init__(*arguments, **more)
         self.clients = {name: FakeReplica(name) for name in self.replicas}
         self.callers = ReplicaCallPool(self.clients)
         self.told: list[str] = []
         context = make_context(self, self.told)
-        self.control = SessionManager(
-            self.table,
-            self.callers,
-            self.drops,
-            self.outside,
-            context,
-            standby=standby,
-            open_session_timeout_s=OPEN_TIMEOUT_S,
-        )
+        self.control = SessionManager(self.table, self.callers, self.drops, self.outside, context)
 
     def poll(self) -> None:
         """One round, as once a second."""

@@ -78,7 +78,7 @@ class RuntimeRig(RoutingRig):
         return thread
 
     def monitor(self) -> HealthMonitor:
-        return HealthMonitor(self.core, self.behind, self.topics.append, self.context)
+        return HealthMonitor(self.core, self.behind, self.context)
 
     def of_kind(self, kind: type) -> list:
         return [each for each in self.topics if isinstance(each, kind)]

@@ -16,7 +16,6 @@ from lerobot_serve.router.canary.canary import CanaryCommandRejected
 from lerobot_serve.router.canary.controller import CanaryController, slot_facts
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.eligibility import PolicyVerdict
-from lerobot_serve.router.replicas.health import HealthRules
 from lerobot_serve.router.replicas.slot import Slot
 from lerobot_serve.router.replicas.slot_stats import SlotCounters
 from lerobot_serve.router.storage.decisions import DurableDecisions
@@ -57,7 +56,7 @@ class Rig:
         )
         context = make_context(self.world, self.told, self.informed)
         self.intent = DurableDecisions(writer, context)
-        self.slot = Slot('b', ('/b',), HealthRules(5), HealthRules(2), self.intent.verdicts)
+        self.slot = Slot('b', ('/b',), parameters, self.intent.verdicts)
         self.slot.policy = NEW
         self.intent.restore({'b': self.slot})
         self.watch = CanaryController(
@@ -278,7 +277,7 @@ def test_a_rollback_before_the_policy_is_known_bars_whatever_comes(rig):
 
 
 def test_what_is_seen_of_a_slot():
-    slot = Slot('b', ('/b',), HealthRules(5), HealthRules(2))
+    slot = Slot('b', ('/b',), TWO)
     slot.policy = NEW
     stats = SlotCounters(chunks=90, commands=300, fallbacks=4, trips=5, oldest_age_s=0.5)
     stats.failed.update(timeout=6, not_finite=4)

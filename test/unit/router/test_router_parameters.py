@@ -52,32 +52,18 @@ TABLE: dict[str, tuple[object, Callable[[RouterCore], object], object]] = {
     'canary_plan': (('10', '100'), lambda s: s.canary.canary.plan.steps[0].share_percent, 10),
     'canary_minimum_episodes': (3, lambda s: s.canary.canary.plan.steps[0].minimum_episodes, 3),
     'canary_minimum_step_s': (2.0, lambda s: s.canary.canary.plan.steps[0].minimum_s, 2.0),
-    'canary_margin': (0.25, lambda s: s.canary.canary.terms.margin, 0.25),
-    'canary_false_promotion': (0.125, lambda s: s.canary.canary.terms.false_promotion, 0.125),
-    'canary_false_rollback': (0.125, lambda s: s.canary.canary.terms.false_rollback, 0.125),
-    'canary_block_episodes': (7, lambda s: s.canary.canary.terms.block_episodes, 7),
     'canary_outcome_timeout_hours': (2.0, lambda s: s.table.stats.verdict_within_ns, 7200 * 10**9),
-    'canary_max_failed_percent': (
-        9.0,
-        lambda s: s.canary.canary.limits.failed_replies_percent,
-        9.0,
-    ),
-    'canary_minimum_replies': (9, lambda s: s.canary.canary.limits.minimum_replies, 9),
-    'canary_minimum_commands': (9, lambda s: s.canary.canary.limits.minimum_commands, 9),
-    'canary_max_latency_ratio': (9.0, lambda s: s.canary.canary.limits.latency_ratio, 9.0),
-    'canary_max_trip_percent': (9.0, lambda s: s.canary.canary.limits.trips_percent, 9.0),
-    'canary_max_fallback_percent': (
-        9.0,
-        lambda s: s.canary.canary.limits.fallbacks_percent,
-        9.0,
-    ),
-    'canary_max_halted_percent': (9.0, lambda s: s.canary.canary.limits.halted_percent, 9.0),
-    'canary_minimum_halts': (9, lambda s: s.canary.canary.limits.minimum_halts, 9),
-    'canary_watch_episodes': (9, lambda s: s.canary.canary.watch_minimum.episodes, 9),
-    'canary_watch_hours': (9.0, lambda s: s.canary.canary.watch_minimum.hours, 9.0),
+    **{
+        f'canary_{name}': (9, lambda s, n=name: getattr(s.canary.canary.rules, f'canary_{n}'), 9)
+        for name in (
+            *('max_failed_percent', 'max_latency_ratio', 'max_trip_percent', 'max_divergence'),
+            *('max_fallback_percent', 'max_halted_percent', 'minimum_replies', 'minimum_halts'),
+            *('minimum_commands', 'watch_episodes', 'watch_hours', 'block_episodes'),
+            *('margin', 'false_promotion', 'false_rollback'),
+        )
+    },
     'quotas': (('robot *: 9 MB/s',), lambda s: len(s.table.quotas.settings[0]), 1),
     'quota_burst_s': (9.0, lambda s: s.table.quotas.settings[1], 9.0),
-    'canary_max_divergence': (9.0, lambda s: s.canary.canary.limits.divergence, 9.0),
 }
 
 
@@ -113,7 +99,7 @@ def test_the_split_is_the_canarys_while_it_goes_on(rig):
         split(rig, 40)
     # everything else may change
     rig.core.check_change(rig.parameters, replace(rig.parameters, hedge_budget_percent=1.0))
-    rig.core.run_canary_command('rollback', 'a test')
+    rig.core.canary.run_command('rollback', 'a test', rig.now_ns)
     split(rig, 100)
     with pytest.raises(ParameterError, match=r'slot b would receive 60 %.*rolled back.*a test'):
         split(rig, 40)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lerobot_serve.router.canary.evidence.sequential_test import log_mean, stakes
 from lerobot_serve.router.canary.evidence.trial import StepTrial
 from lerobot_serve.router.canary.facts import ArmCounts
-from lerobot_serve.router.canary.plan import Terms
+from lerobot_serve.router.parameters import RouterParameters
 
 # longer forecasts are not reported
 MAX_FORECAST_EPISODES = 20_000
@@ -49,7 +49,7 @@ class WagerForecast:
 
 
 def episodes_to_decide(
-    trial: StepTrial, *, share_percent: int, terms: Terms, trials: int
+    trial: StepTrial, *, share_percent: int, rules: RouterParameters, trials: int
 ) -> Forecast | None:
     """
     Return the forecast; None beyond MAX_FORECAST_EPISODES or with fewer than MIN_FORECAST_EPISODES
@@ -63,11 +63,11 @@ def episodes_to_decide(
         return None
     promotion = WagerForecast(
         wealth=tuple(trial.wide.wagers['promotion'].wealth),
-        margin=terms.margin,
+        margin=rules.canary_margin,
         candidate=_rate(candidate, candidate.success),
         champion=_rate(champion, champion.success + champion.moved + champion.unreported),
-        level=terms.promotion_level * trial.promotion_factor,
-        sizes=_sizes(terms.block_episodes, share_percent),
+        level=rules.promotion_level * trial.promotion_factor,
+        sizes=_sizes(rules.canary_block_episodes, share_percent),
         sign=1,
     )
     rollback = WagerForecast(
@@ -75,7 +75,7 @@ def episodes_to_decide(
         margin=0.0,
         candidate=_rate(candidate, candidate.success + candidate.unreported),
         champion=_rate(champion, champion.success),
-        level=terms.rollback_level(trials) * trial.rollback_factor,
+        level=rules.rollback_level(trials) * trial.rollback_factor,
         sizes=_sizes(1, share_percent),
         sign=-1,
     )

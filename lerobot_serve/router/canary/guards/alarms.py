@@ -24,6 +24,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from lerobot_serve.router.canary.plan import allowed_percent
+from lerobot_serve.router.parameters import RouterParameters
+
 # stakes as fractions of the largest one, 1 / bound
 STAKE_FRACTIONS = (0.02, 0.1, 0.4, 0.9)
 FALSE_ALARM_PROBABILITY = 0.01
@@ -33,6 +36,8 @@ REPLIES_PER_ALARM, CHUNKS_PER_ALARM = 10**6, 1000
 HIGHEST_BOUND = 0.95
 # half-life of the champion's recent share, in multiples of the minimum count
 HALF_LIFE_MINIMUMS = 2.0
+# chunks of commands that each step needs
+MIN_COMMAND_CHUNKS = 5
 Evidence = Annotated[float, Meta(ge=0, le=1e15)]
 # the fields of the runs of an alarm, its own counts, and those of its baseline
 STORED_VALUES = 3 * len(STAKE_FRACTIONS) + 2 + 4
@@ -122,11 +127,11 @@ class ChampionShare:
 
 
 class ShareAlarms:
-    """One alarm and one baseline per kind of event; see guards.GUARDED_SHARES."""
+    """One alarm and one baseline per kind of event; see GUARDED_SHARES."""
 
-    def __init__(self, kinds: Sequence[str]) -> None:
-        self.of = {kind: ShareAlarm() for kind in kinds}
-        self.baselines = {kind: ChampionShare() for kind in kinds}
+    def __init__(self) -> None:
+        self.of = {kind.events: ShareAlarm() for kind in GUARDED_SHARES}
+        self.baselines = {kind.events: ChampionShare() for kind in GUARDED_SHARES}
 
     def stored(self) -> dict[str, list[float]]:
         """Return the state for `restore`."""
@@ -146,3 +151,58 @@ class ShareAlarms:
             *runs, alarm.events, alarm.count = stored[kind][:-4]
             alarm.runs = [EvidenceRun(*runs[i : i + 3]) for i in range(0, len(runs), 3)]
             self.baselines[kind] = ChampionShare(*stored[kind][-4:])
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedShare:
+    """A share with an alarm: the names of its counters and limits."""
+
+    events: str
+    total: str
+    limit: str
+    minimum: str
+    # the events in status texts
+    events_text: str
+    # whether each count is one observation; otherwise a chunk of counts is
+    single: bool = False
+
+    def bound(self, alarms: ShareAlarms, limits: RouterParameters) -> float:
+        """Return the largest share that is allowed now."""
+        baseline = alarms.baselines[self.events].share(getattr(limits, self.minimum))
+        limit_percent: float = getattr(limits, self.limit)
+        return allowed_percent(limit_percent, 100 * baseline) / 100
+
+    def chunk(self, limits: RouterParameters) -> int:
+        """Return the number of counts in one observation."""
+        return 1 if self.single else max(1, getattr(limits, self.minimum) // MIN_COMMAND_CHUNKS)
+
+    @property
+    def level(self) -> float:
+        """The log evidence at which the alarm trips."""
+        return alarm_threshold(REPLIES_PER_ALARM if self.single else CHUNKS_PER_ALARM)
+
+
+GUARDED_SHARES = (
+    GuardedShare(
+        'failed_replies',
+        'replies',
+        'canary_max_failed_percent',
+        'canary_minimum_replies',
+        'requests of the candidate failed',
+        single=True,
+    ),
+    GuardedShare(
+        'trips',
+        'commands',
+        'canary_max_trip_percent',
+        'canary_minimum_commands',
+        'commands of the candidate were changed by the safety cage',
+    ),
+    GuardedShare(
+        'fallbacks',
+        'commands',
+        'canary_max_fallback_percent',
+        'canary_minimum_commands',
+        'commands of the candidate came from the fallback ladder, not from a chunk',
+    ),
+)

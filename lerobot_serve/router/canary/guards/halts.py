@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lerobot_serve.router.canary.facts import Facts, SlotFacts
-from lerobot_serve.router.canary.plan import GuardLimits
-
-# factor on the champion's share, since both shares are noisy, and the most that it may add
-CHAMPION_SHARE_FACTOR, CHAMPION_MARGIN_PERCENT = 2.0, 10.0
+from lerobot_serve.router.canary.plan import allowed_percent
+from lerobot_serve.router.parameters import RouterParameters
 
 
 class HaltVerdict(Enum):
@@ -40,10 +38,10 @@ class HaltShares:
     limit_percent: float
 
 
-def halt_shares(facts: Facts, limits: GuardLimits) -> HaltShares:
+def halt_shares(facts: Facts, limits: RouterParameters) -> HaltShares:
     """Return the shares in the facts of a step."""
     champion = _percent(facts.champion)
-    limit = limits.halted_percent
+    limit = limits.canary_max_halted_percent
     return HaltShares(
         facts.candidate.halts,
         facts.candidate.arm.begun,
@@ -53,23 +51,17 @@ def halt_shares(facts: Facts, limits: GuardLimits) -> HaltShares:
     )
 
 
-def allowed_percent(limit: float, champion: float) -> float:
-    """Return the largest share of the candidate beside that of the champion [%]."""
-    most = min(CHAMPION_SHARE_FACTOR * champion, champion + CHAMPION_MARGIN_PERCENT)
-    return max(limit, min(most, 100.0))
-
-
-def halt_verdict(shares: HaltShares, limits: GuardLimits) -> HaltVerdict:
+def halt_verdict(shares: HaltShares, limits: RouterParameters) -> HaltVerdict:
     """Return what the halts mean; one robot may halt for a reason of its own."""
     if not shares.count:
         return HaltVerdict.PASS
-    is_enough = shares.count >= limits.minimum_halts
+    is_enough = shares.count >= limits.canary_minimum_halts
     is_above = shares.candidate_percent > shares.limit_percent
-    trips = limits.halted_percent and is_enough and is_above
+    trips = limits.canary_max_halted_percent and is_enough and is_above
     return HaltVerdict.ROLL_BACK if trips else HaltVerdict.REPORT
 
 
-def halt_text(facts: Facts, limits: GuardLimits, verdict: HaltVerdict) -> str:
+def halt_text(facts: Facts, limits: RouterParameters, verdict: HaltVerdict) -> str:
     """Return the halts in words if this is the verdict; empty otherwise."""
     shares = halt_shares(facts, limits)
     if halt_verdict(shares, limits) is not verdict:

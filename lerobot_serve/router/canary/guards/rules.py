@@ -11,91 +11,23 @@ guard, including its data requirement.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 import math
 
 from lerobot_serve.contract.fingerprint import weights_of
-from lerobot_serve.router.canary.facts import Facts, SlotFacts
-from lerobot_serve.router.canary.guards.alarms import (
-    alarm_threshold,
-    CHUNKS_PER_ALARM,
-    REPLIES_PER_ALARM,
-    ShareAlarms,
-)
-from lerobot_serve.router.canary.guards.halts import allowed_percent, halt_text, HaltVerdict
-from lerobot_serve.router.canary.plan import GuardLimits
+from lerobot_serve.router.canary.facts import Facts, not_ready_reason, percentage, SlotFacts
+from lerobot_serve.router.canary.guards.alarms import GUARDED_SHARES, GuardedShare, ShareAlarms
+from lerobot_serve.router.canary.guards.halts import halt_text, HaltVerdict
+from lerobot_serve.router.parameters import RouterParameters
 
 # network jitter dominates the ratio below this latency
 LATENCY_FLOOR_MS = 5.0
 MIN_DIVERGENCE_SAMPLES = 20
 # outcomes that each step needs of both slots
 MIN_OUTCOMES = 5
-# chunks of commands that each step needs
-MIN_COMMAND_CHUNKS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class GuardedShare:
-    """A share with an alarm: the names of its counters and limits."""
-
-    events: str
-    total: str
-    limit: str
-    minimum: str
-    # the events in status texts
-    events_text: str
-    # whether each count is one observation; otherwise a chunk of counts is
-    single: bool = False
-
-    def bound(self, alarms: ShareAlarms, limits: GuardLimits) -> float:
-        """Return the largest share that is allowed now."""
-        baseline = alarms.baselines[self.events].share(getattr(limits, self.minimum))
-        limit_percent: float = getattr(limits, self.limit)
-        return allowed_percent(limit_percent, 100 * baseline) / 100
-
-    def chunk(self, limits: GuardLimits) -> int:
-        """Return the number of counts in one observation."""
-        return 1 if self.single else max(1, getattr(limits, self.minimum) // MIN_COMMAND_CHUNKS)
-
-    @property
-    def level(self) -> float:
-        """The log evidence at which the alarm trips."""
-        return alarm_threshold(REPLIES_PER_ALARM if self.single else CHUNKS_PER_ALARM)
-
-
-GUARDED_SHARES = (
-    GuardedShare(
-        'failed_replies',
-        'replies',
-        'failed_replies_percent',
-        'minimum_replies',
-        'requests of the candidate failed',
-        single=True,
-    ),
-    GuardedShare(
-        'trips',
-        'commands',
-        'trips_percent',
-        'minimum_commands',
-        'commands of the candidate were changed by the safety cage',
-    ),
-    GuardedShare(
-        'fallbacks',
-        'commands',
-        'fallbacks_percent',
-        'minimum_commands',
-        'commands of the candidate came from the fallback ladder, not from a chunk',
-    ),
-)
-
-
-def new_alarms() -> ShareAlarms:
-    """Return an alarm without evidence for each guarded share."""
-    return ShareAlarms([kind.events for kind in GUARDED_SHARES])
 
 
 def update_alarms(
-    alarms: ShareAlarms, grown: Mapping[str, Mapping[str, int]], limits: GuardLimits
+    alarms: ShareAlarms, grown: Mapping[str, Mapping[str, int]], limits: RouterParameters
 ) -> None:
     """Add the growth of the counters of both slots, first the champion's."""
     for kind in GUARDED_SHARES:
@@ -113,7 +45,7 @@ def update_alarms(
         )
 
 
-def rollback_reason(facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> str:
+def rollback_reason(facts: Facts, alarms: ShareAlarms, limits: RouterParameters) -> str:
     """Return why the candidate must be rolled back; empty otherwise."""
     failed, *others = (_alarm_text(kind, facts, alarms, limits) for kind in GUARDED_SHARES)
     return (
@@ -121,15 +53,8 @@ def rollback_reason(facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> s
         or failed
         or _latency_text(facts.candidate, facts.champion, limits)
         or next(filter(None, others), '')
-        or _divergence_text(facts, limits.divergence)
+        or _divergence_text(facts, limits.canary_max_divergence)
     )
-
-
-def not_ready_reason(name: str, slot: SlotFacts) -> str:
-    """Return why the slot cannot be on trial; empty when it can."""
-    if not slot.healthy:
-        return f'the slot of the {name} is not healthy: {slot.health_text}'
-    return '' if slot.policy else f'the policy of the {name} is not known yet'
 
 
 def promotion_blocker(facts: Facts) -> str:
@@ -142,26 +67,23 @@ def promotion_blocker(facts: Facts) -> str:
     return f'both slots serve {policy}; load the candidate into its slot, or clear canary.plan'
 
 
-def missing_data(facts: Facts, limits: GuardLimits) -> str:
+def missing_data(facts: Facts, limits: RouterParameters) -> str:
     """Return the data that a step lacks, with the remedy; empty when it is complete."""
     return (
         _missing_outcomes(facts)
         or _missing_replies(facts, limits)
         or _missing_commands(facts.candidate, limits)
-        or _missing_divergences(facts, limits.divergence)
+        or _missing_divergences(facts, limits.canary_max_divergence)
     )
-
-
-def percentage(part: float, whole: float) -> float:
-    """Return the percentage of `part` in `whole`; 0 if `whole` is 0."""
-    return 100 * part / whole if whole else 0.0
 
 
 def _short(percent: float) -> str:
     return f'{percent:.1f}' if percent < 10 else f'{percent:.0f}'
 
 
-def _alarm_text(kind: GuardedShare, facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> str:
+def _alarm_text(
+    kind: GuardedShare, facts: Facts, alarms: ShareAlarms, limits: RouterParameters
+) -> str:
     run = alarms.of[kind.events].strongest
     if not getattr(limits, kind.limit) or run.evidence < kind.level:
         return ''
@@ -175,8 +97,8 @@ def _alarm_text(kind: GuardedShare, facts: Facts, alarms: ShareAlarms, limits: G
     )
 
 
-def _latency_text(candidate: SlotFacts, champion: SlotFacts, limits: GuardLimits) -> str:
-    limit = limits.latency_ratio
+def _latency_text(candidate: SlotFacts, champion: SlotFacts, limits: RouterParameters) -> str:
+    limit = limits.canary_max_latency_ratio
     if not limit or not _has_latency(candidate, limits) or not _has_latency(champion, limits):
         return ''
     bound_ms = limit * max(champion.latency_ms_p95, LATENCY_FLOOR_MS)
@@ -188,8 +110,8 @@ def _latency_text(candidate: SlotFacts, champion: SlotFacts, limits: GuardLimits
     )
 
 
-def _has_latency(slot: SlotFacts, limits: GuardLimits) -> bool:
-    return slot.replies >= limits.minimum_replies and not math.isnan(slot.latency_ms_p95)
+def _has_latency(slot: SlotFacts, limits: RouterParameters) -> bool:
+    return slot.replies >= limits.canary_minimum_replies and not math.isnan(slot.latency_ms_p95)
 
 
 def _divergence_text(facts: Facts, limit: float) -> str:
@@ -216,28 +138,28 @@ def _missing_outcomes(facts: Facts) -> str:
     return ''
 
 
-def _missing_replies(facts: Facts, limits: GuardLimits) -> str:
-    if not limits.failed_replies_percent and not limits.latency_ratio:
+def _missing_replies(facts: Facts, limits: RouterParameters) -> str:
+    if not limits.canary_max_failed_percent and not limits.canary_max_latency_ratio:
         return ''
-    if facts.candidate.replies < limits.minimum_replies:
+    if facts.candidate.replies < limits.canary_minimum_replies:
         return (
             f'too few replies of the candidate in this step: {facts.candidate.replies} of '
-            f'{limits.minimum_replies}'
+            f'{limits.canary_minimum_replies}'
         )
     for name, slot in (('candidate', facts.candidate), ('champion', facts.champion)):
-        if limits.latency_ratio and not _has_latency(slot, limits):
+        if limits.canary_max_latency_ratio and not _has_latency(slot, limits):
             return f'too few replies of the {name} to measure its latency ({slot.replies})'
     return ''
 
 
-def _missing_commands(candidate: SlotFacts, limits: GuardLimits) -> str:
-    if not limits.trips_percent and not limits.fallbacks_percent:
+def _missing_commands(candidate: SlotFacts, limits: RouterParameters) -> str:
+    if not limits.canary_max_trip_percent and not limits.canary_max_fallback_percent:
         return ''
-    if candidate.commands >= limits.minimum_commands:
+    if candidate.commands >= limits.canary_minimum_commands:
         return ''
     return (
         f'too few commands of the candidate in this step: {candidate.commands} of '
-        f'{limits.minimum_commands}. Robots report executed actions with their requests '
+        f'{limits.canary_minimum_commands}. Robots report executed actions with their requests '
         '(extension lerobot_serve.executed); if the number stays low, they send none. '
         'Limits of 0 % switch this guard off'
     )

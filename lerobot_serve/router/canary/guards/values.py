@@ -6,22 +6,21 @@ from __future__ import annotations
 import math
 
 from lerobot_serve.contract.records import GuardState
-from lerobot_serve.router.canary.facts import Facts, SlotFacts
-from lerobot_serve.router.canary.guards.alarms import ShareAlarms
+from lerobot_serve.router.canary.facts import Facts, percentage, SlotFacts
+from lerobot_serve.router.canary.guards.alarms import GUARDED_SHARES, GuardedShare, ShareAlarms
 from lerobot_serve.router.canary.guards.halts import halt_shares, halt_verdict, HaltVerdict
 from lerobot_serve.router.canary.guards.rules import (
-    GUARDED_SHARES,
-    GuardedShare,
     LATENCY_FLOOR_MS,
     MIN_DIVERGENCE_SAMPLES,
-    percentage,
 )
-from lerobot_serve.router.canary.plan import GuardLimits
+from lerobot_serve.router.parameters import RouterParameters
 
 SHARE_NAMES = {'failed_replies': 'failed_replies', 'trips': 'cage', 'fallbacks': 'fallback'}
 
 
-def guard_values(facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> tuple[GuardState, ...]:
+def guard_values(
+    facts: Facts, alarms: ShareAlarms, limits: RouterParameters
+) -> tuple[GuardState, ...]:
     """
     Return the values of all guards from the facts of a step. A value without data is nan, the
     limit of a guard that is off is 0; `alarm` is the evidence as a share of what rolls back.
@@ -38,7 +37,7 @@ def guard_values(facts: Facts, alarms: ShareAlarms, limits: GuardLimits) -> tupl
 
 
 def _share(
-    kind: GuardedShare, slot: SlotFacts, alarms: ShareAlarms, limits: GuardLimits
+    kind: GuardedShare, slot: SlotFacts, alarms: ShareAlarms, limits: RouterParameters
 ) -> GuardState:
     events, total = getattr(slot, kind.events), getattr(slot, kind.total)
     is_on = bool(getattr(limits, kind.limit))
@@ -54,22 +53,22 @@ def _share(
     )
 
 
-def _latency(facts: Facts, limits: GuardLimits) -> GuardState:
+def _latency(facts: Facts, limits: RouterParameters) -> GuardState:
     champion = facts.champion.latency_ms_p95
     floor = LATENCY_FLOOR_MS if math.isnan(champion) else max(champion, LATENCY_FLOOR_MS)
-    value, limit = facts.candidate.latency_ms_p95, limits.latency_ratio * floor
+    value, limit = facts.candidate.latency_ms_p95, limits.canary_max_latency_ratio * floor
     return GuardState(
         'latency',
         'ms',
         value,
         limit,
         facts.candidate.replies,
-        limits.minimum_replies,
+        limits.canary_minimum_replies,
         _above(value, limit),
     )
 
 
-def _halted(facts: Facts, limits: GuardLimits) -> GuardState:
+def _halted(facts: Facts, limits: RouterParameters) -> GuardState:
     shares = halt_shares(facts, limits)
     is_alarm = halt_verdict(shares, limits) is HaltVerdict.ROLL_BACK
     return GuardState(
@@ -78,20 +77,20 @@ def _halted(facts: Facts, limits: GuardLimits) -> GuardState:
         shares.candidate_percent if shares.episodes or shares.count else math.nan,
         shares.limit_percent,
         shares.count,
-        limits.minimum_halts,
+        limits.canary_minimum_halts,
         1.0 if is_alarm else 0.0,
     )
 
 
-def _divergence(facts: Facts, limits: GuardLimits) -> GuardState:
+def _divergence(facts: Facts, limits: RouterParameters) -> GuardState:
     return GuardState(
         'divergence',
         'spreads',
         facts.divergence,
-        limits.divergence,
+        limits.canary_max_divergence,
         facts.divergence_samples,
         MIN_DIVERGENCE_SAMPLES,
-        _above(facts.divergence, limits.divergence),
+        _above(facts.divergence, limits.canary_max_divergence),
     )
 
 

@@ -136,11 +136,11 @@ def _data(router: RouterView, settings: RouterParameters, shadow: ShadowSummary 
 
 def bars(router: RouterView, settings: RouterParameters) -> tuple[EvidenceBar, ...]:
     """Return the two bars; none without a plan, or when the canary gathers no evidence."""
-    plan, terms, canary = settings.plan, settings.terms, router.canary
+    plan, canary = settings.plan, router.canary
     if plan is None or canary.state not in ON_TRIAL:
         return ()
-    worse = terms.rollback_level(len(plan.trials)) * LOG10_E
-    promotion = terms.promotion_level * LOG10_E
+    worse = settings.rollback_level(len(plan.trials)) * LOG10_E
+    promotion = settings.promotion_level * LOG10_E
     return (
         EvidenceBar('promote', canary.log10_evidence_not_worse, promotion),
         EvidenceBar('roll back', canary.log10_evidence_worse, worse),

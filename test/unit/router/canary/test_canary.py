@@ -7,12 +7,12 @@ from dataclasses import replace
 import math
 
 import pytest
-from support.router.canary_rig import NEW, OLD, plan, started, whats, World
+from support.router.canary_rig import NEW, OLD, plan, QUICK, started, terms, whats, World
 
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
-from lerobot_serve.router.canary.plan import GuardLimits, Terms
 from lerobot_serve.router.canary.record import StepComparison
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
 
 
 def test_without_a_plan_there_is_no_canary():
@@ -102,7 +102,7 @@ def test_progress_reads_as_a_person_would_write_it():
 
 
 def test_undecided_it_holds_and_says_how_many_more():
-    world = started(terms=Terms(margin=0.1))
+    world = started(rules=terms(margin=0.1))
     world.end('candidate', 40, 10)
     world.end('champion', 800, 200)
     world.wait(100)
@@ -114,7 +114,7 @@ def test_undecided_it_holds_and_says_how_many_more():
 
 
 def test_a_worse_candidate_is_rolled_back_before_its_time():
-    world = started(terms=Terms())
+    world = started(rules=RouterParameters())
     world.end('candidate', 5, 25)
     world.end('champion', 90, 10)
     assert whats(world.poll()) == ['rolled_back']
@@ -127,7 +127,7 @@ def test_a_worse_candidate_is_rolled_back_before_its_time():
 
 @pytest.mark.parametrize('by_hand', [True, False])
 def test_what_was_shown_is_forgotten_when_it_begins_anew(by_hand):
-    world = started(terms=Terms())
+    world = started(rules=RouterParameters())
     world.end('candidate', 5, 25)
     world.end('champion', 90, 10)
     world.poll()
@@ -144,17 +144,20 @@ def test_what_was_shown_is_forgotten_when_it_begins_anew(by_hand):
 
 
 def test_what_a_step_has_half_shown_does_not_count_in_the_next():
-    world = started(terms=Terms(margin=0.4))
+    world = started(rules=terms(margin=0.4))
     world.end('candidate', 12, 1)
     world.end('champion', 90, 10)
     world.poll()
-    assert 0 < world.canary.record.comparison.not_worse < world.canary.terms.promotion_level
+    assert 0 < world.canary.record.comparison.not_worse < world.canary.rules.promotion_level
     world.canary.promote('sure')
     assert world.canary.record.comparison == StepComparison()
 
 
 def test_the_highest_evidence_is_kept():
-    world, before = started(terms=Terms(margin=0.4, false_promotion=1e-9)), (0.0, 0.0)
+    world, before = (
+        started(rules=terms(margin=0.4, false_promotion=1e-9)),
+        (0.0, 0.0),
+    )
     for ends in ({'success': 15}, {'failure': 3}, {'success': 15}):
         world.end('candidate', **ends)
         world.end('champion', 90, 10)
@@ -167,7 +170,7 @@ def test_the_highest_evidence_is_kept():
 
 
 def test_a_later_step_compares_only_its_own_episodes():
-    world = World(Canary(plan(), Terms(margin=0.3, block_episodes=1))).start()
+    world = World(Canary(plan(), terms(margin=0.3, block_episodes=1))).start()
     world.end('candidate', 60)
     world.end('champion', 950, 50)
     world.wait(100)
@@ -198,13 +201,13 @@ def test_a_later_step_compares_only_its_own_episodes():
     ],
 )
 def test_a_verdict_that_is_lost_never_helps_the_candidate(candidate, champion):
-    world = started(terms=Terms(margin=0.2, false_rollback=1e-9, block_episodes=1))
+    world = started(rules=terms(margin=0.2, false_rollback=1e-9, block_episodes=1))
     world.end('candidate', **candidate)
     world.end('champion', **champion)
     world.wait(100)
     assert (world.canary.state, world.canary.step) == (CanaryPhase.UNDECIDED, 0)
     assert 'undecided' in world.canary.text
-    control = started(terms=Terms(margin=0.2, false_rollback=1e-9, block_episodes=1))
+    control = started(rules=terms(margin=0.2, false_rollback=1e-9, block_episodes=1))
     control.end('candidate', 100)
     control.end('champion', 120)
     control.wait(100)
@@ -212,7 +215,7 @@ def test_a_verdict_that_is_lost_never_helps_the_candidate(candidate, champion):
 
 
 def test_a_verdict_of_hours_later_counts():
-    world = started(terms=Terms(margin=0.2, block_episodes=1))
+    world = started(rules=terms(margin=0.2, block_episodes=1))
     world.end('candidate', open=100)
     world.end('champion', open=120)
     world.wait(10_000)
@@ -236,14 +239,14 @@ def test_a_late_failure_changes_no_promotion_because_it_was_counted_as_one_befor
     assert world.canary.open_episodes == {}
     # they began in the step before, so what becomes of them says nothing of this one
     for event in world.episode('candidate', 'open'):
-        world.later.append(replace(event, what='failure'))
+        world.later.append(event._replace(what='failure'))
     world.poll()
     assert world.seen.candidate.arm.begun == 0
     assert world.canary.step == 1
 
 
 def test_a_champion_that_is_aborted_more_often_holds():
-    world = started(terms=Terms(margin=0.1))
+    world = started(rules=terms(margin=0.1))
     world.end('candidate', 60)
     world.end('champion', 60, aborted=40)
     world.wait(100)
@@ -251,7 +254,7 @@ def test_a_champion_that_is_aborted_more_often_holds():
     assert 'aborted more often than those of the candidate (40 of 100, 0 of 60)' in (
         world.canary.text
     )
-    equal = started(terms=Terms(margin=0.3, block_episodes=1))
+    equal = started(rules=terms(margin=0.3, block_episodes=1))
     equal.end('candidate', 60, aborted=10)
     equal.end('champion', 60, aborted=10)
     equal.wait(100)
@@ -259,7 +262,7 @@ def test_a_champion_that_is_aborted_more_often_holds():
 
 
 def test_lost_verdicts_are_named_with_what_to_do():
-    world = started(terms=Terms(margin=0.05))
+    world = started(rules=terms(margin=0.05))
     world.end('candidate', 40, 5, unreported=4, moved=1)
     world.end('champion', 45, 5)
     world.wait(100)
@@ -281,7 +284,7 @@ def test_lost_verdicts_are_named_with_what_to_do():
     ],
 )
 def test_a_guard_rolls_back_at_once(state, bad):
-    world = started(terms=Terms())
+    world = started(rules=RouterParameters())
     world.end('candidate', 16, 4)
     world.end('champion', 85, 15)
     if state is CanaryPhase.UNDECIDED:
@@ -328,7 +331,7 @@ def test_after_a_hold_it_goes_on():
 
 
 def test_no_divergence_holds_where_it_has_a_limit():
-    world = started(limits=GuardLimits(divergence=2.0))
+    world = started(rules=replace(QUICK, canary_max_divergence=2.0))
     world.good_episodes()
     world.wait(100)
     assert 'observations with a divergence: 0 of 20' in world.canary.text

@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 from lerobot_serve.router.canary.facts import COUNTERS, Facts, SlotFacts
+from lerobot_serve.router.canary.guards.alarms import GUARDED_SHARES, ShareAlarms
 from lerobot_serve.router.canary.guards.rules import (
-    GUARDED_SHARES,
-    new_alarms,
     rollback_reason,
     update_alarms,
 )
-from lerobot_serve.router.canary.plan import GuardLimits
+from lerobot_serve.router.parameters import RouterParameters
 
-LIMITS = GuardLimits()
+LIMITS = RouterParameters()
 FACTS = Facts(SlotFacts(), SlotFacts())
 
 
@@ -23,7 +22,7 @@ class Guarded:
     """Both slots' replies and commands, and what the guards say of them."""
 
     def __init__(self) -> None:
-        self.alarms = new_alarms()
+        self.alarms = ShareAlarms()
 
     def see(self, candidate: dict[str, int], champion: dict[str, int] | None = None) -> str:
         grown = {
@@ -137,7 +136,7 @@ def test_commands_of_one_robot_that_follow_each_other_count_as_one_observation()
 
 
 def test_it_goes_on_from_what_it_remembers():
-    first, again = new_alarms(), new_alarms()
+    first, again = ShareAlarms(), ShareAlarms()
     for _ in range(5):
         grown = {slot: dict.fromkeys(COUNTERS, 7) for slot in ('candidate', 'champion')}
         update_alarms(first, grown, LIMITS)

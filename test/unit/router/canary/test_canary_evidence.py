@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from support.router.canary_rig import plan, started
+from support.router.canary_rig import plan, started, terms
 
 from lerobot_serve.router.canary.evidence.forecast import episodes_to_decide
 from lerobot_serve.router.canary.evidence.sequential_test import log_mean, stakes, Wager
@@ -21,8 +21,8 @@ from lerobot_serve.router.canary.evidence.success_rate import (
     FRACTIONS,
     worse_evidence,
 )
-from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
 
 MARGIN = st.sampled_from((0.0, 0.01, 0.1, 0.3, 0.5))
 GAIN = st.floats(-1.0, 1.0)
@@ -218,7 +218,10 @@ def test_no_stake_can_lose_everything():
 def seen(share: int, **ends: int):
     """Return a world at this share in which both arms ended so, and its terms."""
     others = (100 - share) // share
-    world = started(plan=plan(str(share), '100'), terms=Terms(margin=0.1, false_rollback=1e-6))
+    world = started(
+        plan=plan(str(share), '100'),
+        rules=terms(margin=0.1, false_rollback=1e-6),
+    )
     world.end('candidate', **ends)
     world.end('champion', **{what: count * others for what, count in ends.items()})
     world.wait(100)
@@ -227,7 +230,7 @@ def seen(share: int, **ends: int):
 
 def forecast(world, share: int):
     return episodes_to_decide(
-        world.canary.record.trial, share_percent=share, terms=world.canary.terms, trials=1
+        world.canary.record.trial, share_percent=share, rules=world.canary.rules, trials=1
     )
 
 
@@ -255,7 +258,7 @@ def more_until_promoted(share: int, seed: int) -> int:
 
 @pytest.mark.parametrize('share', [5, 50])
 def test_a_bad_candidate_is_forecast_to_be_rolled_back(share):
-    world = started(plan=plan(str(share), '100'), terms=Terms(false_rollback=1e-6))
+    world = started(plan=plan(str(share), '100'), rules=terms(false_rollback=1e-6))
     world.end('candidate', 7, 5)
     world.end('champion', 18, 2)
     world.poll()
@@ -268,7 +271,7 @@ def test_at_a_small_share_the_champion_is_known_sooner():
 
 
 def test_too_few_to_forecast_is_said():
-    world = started(plan=plan(episodes=5), terms=Terms())
+    world = started(plan=plan(episodes=5), rules=RouterParameters())
     world.end('candidate', 5)
     world.end('champion', 50, 10)
     world.wait(100)
@@ -276,7 +279,7 @@ def test_too_few_to_forecast_is_said():
 
 
 def test_what_will_not_be_decided_is_said():
-    world = started(terms=Terms(margin=0.0))
+    world = started(rules=terms(margin=0.0))
     world.end('candidate', 500, 500)
     world.end('champion', 5000, 5000)
     world.wait(100)

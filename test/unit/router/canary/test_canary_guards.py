@@ -12,16 +12,21 @@ import pytest
 from support.router.canary_rig import started
 
 from lerobot_serve.contract.records import GuardState
-from lerobot_serve.router.canary.facts import ArmCounts, counters, Facts, SlotFacts
+from lerobot_serve.router.canary.facts import (
+    ArmCounts,
+    counters,
+    Facts,
+    not_ready_reason,
+    SlotFacts,
+)
+from lerobot_serve.router.canary.guards.alarms import ShareAlarms
 from lerobot_serve.router.canary.guards.rules import (
     missing_data,
-    new_alarms,
-    not_ready_reason,
     rollback_reason,
     update_alarms,
 )
 from lerobot_serve.router.canary.guards.values import guard_values
-from lerobot_serve.router.canary.plan import GuardLimits
+from lerobot_serve.router.parameters import RouterParameters
 
 SLOT = SlotFacts(
     arm=ArmCounts(begun=50, success=40, failure=10),
@@ -31,7 +36,7 @@ SLOT = SlotFacts(
     healthy=True,
     policy='p@1',
 )
-LIMITS = GuardLimits(divergence=3.0)
+LIMITS = RouterParameters(canary_max_divergence=3.0)
 
 
 def facts(candidate: dict | None = None, champion: dict | None = None, **others) -> Facts:
@@ -39,9 +44,9 @@ def facts(candidate: dict | None = None, champion: dict | None = None, **others)
     return Facts(*both, **{'divergence': 1.0, 'divergence_samples': 100, **others})
 
 
-def judged(seen: Facts, limits: GuardLimits = LIMITS) -> str:
+def judged(seen: Facts, limits: RouterParameters = LIMITS) -> str:
     """Return what the guards say when all of it grew in one look."""
-    alarms = new_alarms()
+    alarms = ShareAlarms()
     update_alarms(
         alarms, {s: counters(getattr(seen, s)) for s in ('candidate', 'champion')}, limits
     )
@@ -129,19 +134,26 @@ def test_what_was_not_seen_holds(golden):
 def test_how_much_has_to_be_seen_is_a_matter_of_the_fleet():
     few = {'replies': 20, 'commands': 150, 'latency_ms_p95': 150.0, 'trips': 120}
     seen = facts(few, {'replies': 20})
-    small = GuardLimits(minimum_replies=20, minimum_commands=150)
-    assert 'in this step: 20 of 100' in missing_data(seen, GuardLimits())
-    assert judged(seen, GuardLimits()) == ''
+    small = RouterParameters(canary_minimum_replies=20, canary_minimum_commands=150)
+    assert 'in this step: 20 of 100' in missing_data(seen, RouterParameters())
+    assert judged(seen, RouterParameters()) == ''
     assert missing_data(seen, small) == ''
     assert 'candidate latency p95' in judged(seen, small)
-    assert 'were changed by the safety cage' in judged(seen, replace(small, latency_ratio=0.0))
-    more = replace(small, minimum_commands=800, latency_ratio=0.0)
+    deaf = replace(small, canary_max_latency_ratio=0.0)
+    assert 'were changed by the safety cage' in judged(seen, deaf)
+    more = replace(small, canary_minimum_commands=800, canary_max_latency_ratio=0.0)
     assert judged(seen, more) == ''
     assert 'of 800' in missing_data(seen, more)
 
 
 def test_a_limit_of_zero_switches_a_guard_off_and_what_it_needs():
-    off = GuardLimits(0, 0, 0, 0, 0)
+    off = RouterParameters(
+        canary_max_failed_percent=0,
+        canary_max_latency_ratio=0,
+        canary_max_trip_percent=0,
+        canary_max_fallback_percent=0,
+        canary_max_divergence=0,
+    )
     bad = {'failed_replies': 900, 'latency_ms_p95': 1e6, 'trips': 20_000, 'fallbacks': 20_000}
     assert judged(facts(bad, divergence=100.0), off) == ''
     blind = {'replies': 0, 'commands': 0, 'latency_ms_p95': math.nan}
@@ -183,9 +195,9 @@ def test_a_candidate_that_does_better_trips_nothing(candidate, champion):
 NAMES = ['failed_replies', 'latency', 'cage', 'fallback', 'halted', 'divergence']
 
 
-def values_of(seen: Facts, limits: GuardLimits = LIMITS) -> tuple[dict[str, GuardState], str]:
+def values_of(seen: Facts, limits: RouterParameters = LIMITS) -> tuple[dict[str, GuardState], str]:
     """Return the values by name and why the guards roll back, if all grew in one update."""
-    alarms = new_alarms()
+    alarms = ShareAlarms()
     grown = {arm: counters(getattr(seen, arm)) for arm in ('candidate', 'champion')}
     update_alarms(alarms, grown, limits)
     found = {value.name: value for value in guard_values(seen, alarms, limits)}
@@ -225,7 +237,14 @@ def test_a_guard_that_rolls_back_shows_it(name, candidate, others, value, sample
 def test_the_limit_rises_with_the_champion_and_is_zero_when_the_guard_is_off():
     seen = Facts(SlotFacts(commands=9000), SlotFacts(commands=9000, trips=900))
     assert values_of(seen)[0]['cage'].limit == pytest.approx(20.0)
-    off = GuardLimits(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    off = RouterParameters(
+        canary_max_failed_percent=0.0,
+        canary_max_latency_ratio=0.0,
+        canary_max_trip_percent=0.0,
+        canary_max_fallback_percent=0.0,
+        canary_max_divergence=0.0,
+        canary_max_halted_percent=0.0,
+    )
     assert [value.limit for value in values_of(seen, off)[0].values()] == [0.0] * 6
 
 
@@ -235,6 +254,6 @@ def test_evidence_is_a_share_of_what_rolls_back():
     world.grow('champion', replies=1000)
     world.poll()
     record = world.canary.record
-    failed = guard_values(world.seen, record.alarms, world.canary.limits)[0]
+    failed = guard_values(world.seen, record.alarms, world.canary.rules)[0]
     assert 0 < failed.alarm < 1
     assert failed.samples == 100

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.router.canary_rig import NEW, plan, QUICK, started, whats, World
 
 from lerobot_serve.router.canary.canary import CanaryCommandRejected
-from lerobot_serve.router.canary.plan import GuardLimits, Terms
 from lerobot_serve.router.canary.record import HISTORY_LIMIT, StepComparison
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, TRANSITIONS
+from lerobot_serve.router.parameters import RouterParameters
 
 # an operator's word
 
@@ -29,7 +31,7 @@ def test_a_paused_canary_keeps_its_share_and_its_time():
 
 
 def test_an_operator_may_promote_without_waiting():
-    world = started(terms=Terms())
+    world = started(rules=RouterParameters())
     assert 'step 2 of 4, 25 % of new episodes' in world.canary.promote('Ann: urgent')
     world.poll()
     # a promotion by hand proves nothing: the next one waits for the comparison again
@@ -164,11 +166,11 @@ def test_another_plan_or_other_terms_begin_anew():
     assert 'counts reset; new plan: 10:10:60, 100' in world.canary.text
     world.poll()
     assert world.canary.share_percent == 10
-    world.canary.change_plan(plan('10', '100'), Terms())
+    world.canary.change_plan(plan('10', '100'), RouterParameters())
     assert world.canary.state is CanaryPhase.WAITING
-    world.canary.change_plan(None, Terms())
+    world.canary.change_plan(None, RouterParameters())
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.OFF, None)
-    world.canary.change_plan(plan('10', '100'), Terms())
+    world.canary.change_plan(plan('10', '100'), RouterParameters())
     assert world.canary.state is CanaryPhase.WAITING
 
 
@@ -176,11 +178,11 @@ def test_limits_may_change_at_any_time():
     world = started()
     world.end('candidate', 9, 1)
     world.change('candidate', latency_ms_p95=150.0)
-    world.canary.limits = GuardLimits(latency_ratio=4.0)
+    world.canary.change_plan(plan(), replace(QUICK, canary_max_latency_ratio=4.0))
     world.end('champion', 90, 10)
     world.poll()
     assert world.canary.state is CanaryPhase.RUNNING
-    world.canary.limits = GuardLimits()
+    world.canary.change_plan(plan(), QUICK)
     world.poll()
     assert world.canary.state is CanaryPhase.ROLLED_BACK
 

@@ -9,13 +9,11 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, RuleB
 from support.router.canary_rig import plan, QUICK, S, STEPS, World
 
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
-from lerobot_serve.router.canary.facts import COUNTERS
+from lerobot_serve.router.canary.facts import COUNTERS, not_ready_reason
 from lerobot_serve.router.canary.guards.rules import (
     missing_data,
-    not_ready_reason,
     rollback_reason,
 )
-from lerobot_serve.router.canary.plan import GuardLimits
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 
 SLOTS = st.sampled_from(('candidate', 'champion'))
@@ -28,7 +26,7 @@ class AnyScript(RuleBasedStateMachine):
 
     @initialize(steps=st.integers(0, 3))
     def begin(self, steps):
-        self.world = World(Canary(plan(), QUICK, GuardLimits()))
+        self.world = World(Canary(plan(), QUICK))
         self.policies = 0
         # many scripts would never come so far
         for _ in range(steps):
@@ -110,7 +108,7 @@ class AnyScript(RuleBasedStateMachine):
     def the_router_starts_again(self):
         before, state = self.share, self.canary.state
         memory = self.canary.snapshot()
-        anew = Canary(plan(), QUICK, GuardLimits())
+        anew = Canary(plan(), QUICK)
         assert anew.restore(memory) == ''
         self.world.canary = anew
         assert (self.share, anew.state, anew.snapshot()) == (before, state, memory)
@@ -151,7 +149,7 @@ class AnyScript(RuleBasedStateMachine):
         if self.canary.state not in ON_TRIAL or self.canary.step != step:
             return
         seen = self.world.seen
-        limits = self.canary.limits
+        limits = self.canary.rules
         blind = missing_data(seen, limits)
         guard = rollback_reason(seen, self.canary.record.alarms, limits)
         self.world.poll(after_s=70.0)

@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 import pytest
-from support.router.canary_rig import plan
+from support.router.canary_rig import plan, terms
 
 from benchmarks.harness.rollout_simulation import (
     ArmBehavior,
@@ -26,25 +26,31 @@ from benchmarks.harness.rollout_simulation import (
 )
 from lerobot_serve.router.canary.evidence import trial as module
 from lerobot_serve.router.canary.evidence.trial import EpisodeBlock, GAINS, promotion_gain
-from lerobot_serve.router.canary.plan import CanaryPlan, Terms
+from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
 
 pytestmark = pytest.mark.release
 
-TERMS = Terms()
+TERMS = RouterParameters()
 # nothing but the one error that is looked for ends a rollout
-NEVER_ROLLED_BACK = Terms(false_rollback=1e-9)
+NEVER_ROLLED_BACK = terms(false_rollback=1e-9)
 FOUR_STEPS = plan(episodes=20, seconds=0)
 HALF = plan('50', '100', episodes=20, seconds=0)
 CHAMPIONS = (0.3, 0.6, 0.9)
 
 
 def rollouts(
-    count: int, episodes: int, rates: SuccessRates, steps: CanaryPlan, terms: Terms, **how
+    count: int,
+    episodes: int,
+    rates: SuccessRates,
+    steps: CanaryPlan,
+    rules: RouterParameters,
+    **how,
 ):
     rng = np.random.default_rng(0)
     return [
-        simulate_rollout(rng.random((2, episodes)), rates, steps, terms, **how)
+        simulate_rollout(rng.random((2, episodes)), rates, steps, rules, **how)
         for _ in range(count)
     ]
 
@@ -59,7 +65,7 @@ def rolled_back(results: list[RolloutResult]) -> int:
 
 @pytest.mark.parametrize('champion', CHAMPIONS)
 @pytest.mark.parametrize(
-    ('steps', 'terms', 'count', 'episodes'),
+    ('steps', 'rules', 'count', 'episodes'),
     [
         (FOUR_STEPS, TERMS, 150, 2000),
         (FOUR_STEPS, NEVER_ROLLED_BACK, 80, 2000),
@@ -68,27 +74,27 @@ def rolled_back(results: list[RolloutResult]) -> int:
     ids=['as it is', 'never rolled back', 'half of them'],
 )
 def test_a_candidate_worse_by_the_margin_is_hardly_ever_promoted(
-    champion, steps, terms, count, episodes
+    champion, steps, rules, count, episodes
 ):
-    rates = SuccessRates(champion, champion - terms.margin)
-    results = rollouts(count, episodes, rates, steps, terms)
-    assert promoted(results) <= terms.false_promotion * count
+    rates = SuccessRates(champion, champion - rules.canary_margin)
+    results = rollouts(count, episodes, rates, steps, rules)
+    assert promoted(results) <= rules.canary_false_promotion * count
 
 
 @pytest.mark.parametrize('champion', CHAMPIONS)
 @pytest.mark.parametrize('steps', [FOUR_STEPS, HALF], ids=['four steps', 'half of them'])
 def test_an_equal_candidate_is_hardly_ever_rolled_back(champion, steps):
     results = rollouts(110, 1500, SuccessRates(champion, champion), steps, TERMS)
-    assert rolled_back(results) <= TERMS.false_rollback * len(results)
+    assert rolled_back(results) <= TERMS.canary_false_rollback * len(results)
 
 
 def test_rates_that_change_with_the_day_change_nothing():
     worse = rollouts(
         300, 2000, SuccessRates(0.5, 0.4, swing=0.3, period=1000), HALF, NEVER_ROLLED_BACK
     )
-    assert promoted(worse) <= NEVER_ROLLED_BACK.false_promotion * len(worse)
+    assert promoted(worse) <= NEVER_ROLLED_BACK.canary_false_promotion * len(worse)
     equal = rollouts(60, 2000, SuccessRates(0.5, 0.5, swing=0.3, period=1000), FOUR_STEPS, TERMS)
-    assert rolled_back(equal) <= TERMS.false_rollback * len(equal)
+    assert rolled_back(equal) <= TERMS.canary_false_rollback * len(equal)
 
 
 # how many episodes of the candidate it takes, at the median: stated in docs/canary.md
@@ -103,7 +109,7 @@ def test_rates_that_change_with_the_day_change_nothing():
 def test_a_good_candidate_is_promoted_soon(rates, most):
     results = rollouts(40, 5000, rates, FOUR_STEPS, TERMS)
     assert median(result.first_promotion or 10**6 for result in results) <= most
-    assert rolled_back(results) <= TERMS.false_rollback * len(results)
+    assert rolled_back(results) <= TERMS.canary_false_rollback * len(results)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +129,11 @@ def test_a_bad_candidate_is_rolled_back_soon(rates, most):
 
 @pytest.mark.parametrize('champion', CHAMPIONS)
 def test_the_usual_test_looked_at_all_the_time_is_found_out(champion):
-    worse = SuccessRates(champion, champion - TERMS.margin)
+    worse = SuccessRates(champion, champion - TERMS.canary_margin)
     results = rollouts(60, 1500, worse, HALF, NEVER_ROLLED_BACK, test=naive_z_test)
-    assert promoted(results) > 2 * TERMS.false_promotion * len(results)
+    assert promoted(results) > 2 * TERMS.canary_false_promotion * len(results)
     equal = rollouts(60, 1500, SuccessRates(champion, champion), HALF, TERMS, test=naive_z_test)
-    assert rolled_back(equal) > 2 * TERMS.false_rollback * len(equal)
+    assert rolled_back(equal) > 2 * TERMS.canary_false_rollback * len(equal)
 
 
 # what the examination of 0.1.0 found, and more: streams that are made to fool a canary. Each
@@ -201,11 +207,13 @@ LABS, MORE_LABS = 40, 100
 def test_a_stream_that_is_made_to_fool_promotes_as_rarely_as_stated(name):
     # where the rate is near what is stated, so few say little
     labs = MORE_LABS if 'runs' in name and '5 %' not in name else LABS
-    assert promoted_labs(STREAMS[name], labs=labs) <= TERMS.false_promotion * labs
+    assert promoted_labs(STREAMS[name], labs=labs) <= TERMS.canary_false_promotion * labs
 
 
-def promoted_labs(lab: SimulatedFleet, terms: Terms = NEVER_ROLLED_BACK, labs: int = LABS) -> int:
-    return promoted([lab.run(np.random.default_rng(1000 + seed), terms) for seed in range(labs)])
+def promoted_labs(
+    lab: SimulatedFleet, rules: RouterParameters = NEVER_ROLLED_BACK, labs: int = LABS
+) -> int:
+    return promoted([lab.run(np.random.default_rng(1000 + seed), rules) for seed in range(labs)])
 
 
 def verdicts_alone(block: EpisodeBlock) -> float:
@@ -223,9 +231,9 @@ def verdicts_alone(block: EpisodeBlock) -> float:
 )
 def test_a_comparison_of_verdicts_alone_is_found_out(name, monkeypatch):
     monkeypatch.setitem(GAINS, 'promotion', verdicts_alone)
-    assert promoted_labs(STREAMS[name]) > 10 * TERMS.false_promotion * LABS
+    assert promoted_labs(STREAMS[name]) > 10 * TERMS.canary_false_promotion * LABS
     monkeypatch.setitem(GAINS, 'promotion', promotion_gain)
-    assert promoted_labs(STREAMS[name]) <= TERMS.false_promotion * LABS
+    assert promoted_labs(STREAMS[name]) <= TERMS.canary_false_promotion * LABS
 
 
 @pytest.mark.parametrize('robots', [10, 50])
@@ -238,7 +246,7 @@ def test_runs_of_one_robot_would_promote_if_each_failure_counted(robots, monkeyp
 def test_runs_of_one_robot_roll_an_equal_candidate_back_no_more_often(run, monkeypatch):
     lab = replace(robot_runs(run), candidate=ArmBehavior(0.9, robot_run=run))
     ends = [lab.run(np.random.default_rng(seed), TERMS) for seed in range(MORE_LABS)]
-    assert rolled_back(ends) <= TERMS.false_rollback * MORE_LABS
+    assert rolled_back(ends) <= TERMS.canary_false_rollback * MORE_LABS
     monkeypatch.setattr(module, 'common_factor', lambda **_: 1.0)
     ends = [lab.run(np.random.default_rng(seed), TERMS) for seed in range(MORE_LABS)]
     assert rolled_back(ends) > 0.1 * MORE_LABS
@@ -260,5 +268,5 @@ def test_runs_of_one_robot_roll_an_equal_candidate_back_no_more_often(run, monke
 )
 def test_a_good_candidate_of_a_small_lab_is_promoted(lab):
     ends = [lab.run(np.random.default_rng(seed), TERMS) for seed in range(LABS)]
-    assert rolled_back(ends) <= TERMS.false_rollback * LABS
+    assert rolled_back(ends) <= TERMS.canary_false_rollback * LABS
     assert promoted(ends) >= 0.85 * LABS

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 import json
 
 import pytest
-from support.router.canary_rig import plan, started, whats, World
+from support.router.canary_rig import plan, started, terms, whats, World
 
 from lerobot_serve.router.canary.canary import Canary
 from lerobot_serve.router.canary.facts import ArmCounts, SlotFacts
-from lerobot_serve.router.canary.plan import GuardLimits, Terms, WatchMinimum
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.canary.watch import (
     Champion,
@@ -22,13 +22,14 @@ from lerobot_serve.router.canary.watch import (
     WatchRecord,
 )
 
-TERMS = Terms(margin=0.2, false_promotion=0.2, block_episodes=1)
-MINIMUM = WatchMinimum(episodes=100, hours=1.0)
+MINIMUM = terms(
+    margin=0.2, false_promotion=0.2, block_episodes=1, watch_episodes=100, watch_hours=1.0
+)
 
 
-def promoted(minimum: WatchMinimum = MINIMUM, limits: GuardLimits | None = None) -> World:
+def promoted() -> World:
     """Return a world with a candidate that its evidence has promoted."""
-    world = World(Canary(plan(), TERMS, limits or GuardLimits(), minimum)).start()
+    world = World(Canary(plan(), MINIMUM)).start()
     while world.canary.state is not CanaryPhase.PROMOTED:
         world.end('candidate', 36, 4)
         world.end('champion', 90, 10)
@@ -91,7 +92,7 @@ def test_after_the_promotion_it_says_what_it_watches():
 
 
 def test_the_champion_of_all_steps_is_compared():
-    world = World(Canary(plan(), TERMS, GuardLimits(), MINIMUM)).start()
+    world = World(Canary(plan(), MINIMUM)).start()
     for step in range(3):
         world.end('candidate', 80)
         world.end('champion', 70, 10, aborted=5, unreported=3, open=2)
@@ -134,7 +135,7 @@ def test_an_outcome_that_is_not_known_counts_for_it(way):
 
 
 def test_success_before_the_promotion_does_not_cover_failures_after_it():
-    world = started(terms=TERMS)
+    world = started(rules=MINIMUM)
     while world.canary.state is not CanaryPhase.PROMOTED:
         world.end('candidate', 400)
         world.end('champion', 380, 20)
@@ -183,7 +184,7 @@ def test_guards_go_on(grown, said):
 
 def test_guards_compare_with_the_champion_of_the_last_step():
     """The champion fails in 4 % of its replies: 5 % of the candidate's are no reason."""
-    world = World(Canary(plan(), TERMS, GuardLimits(), MINIMUM)).start()
+    world = World(Canary(plan(), MINIMUM)).start()
     while world.canary.state is not CanaryPhase.PROMOTED:
         world.end('candidate', 36, 4)
         world.end('champion', 90, 10)
@@ -247,7 +248,7 @@ def test_what_a_guard_has_found_stays_though_it_measures_it_no_more():
         world.grow('candidate', replies=2000)
         world.poll()
     assert 'requests of the candidate failed' in world.canary.text
-    later = Canary(plan(), TERMS, GuardLimits(), MINIMUM)
+    later = Canary(plan(), MINIMUM)
     later.restore(json.loads(json.dumps(world.canary.snapshot())))
     assert later.record.watch.tripped == world.canary.record.watch.tripped != ''
     world.change('champion', healthy=True)
@@ -297,7 +298,7 @@ def test_a_finding_is_kept_while_slot_a_serves_the_policy_of_its_start():
 
 def test_removing_the_plan_ends_the_watch():
     world = promoted()
-    world.canary.change_plan(None, TERMS)
+    world.canary.change_plan(None, MINIMUM)
     world.end('candidate', 0, 60)
     assert world.poll() == ()
     assert world.canary.state is CanaryPhase.OFF
@@ -317,7 +318,8 @@ def test_an_operator_rolls_back_while_it_is_watched():
 
 def test_the_minimum_may_change_while_it_is_watched():
     world = promoted()
-    world.canary.watch_minimum = WatchMinimum(0, 0.0)
+    now = replace(MINIMUM, canary_watch_episodes=0, canary_watch_hours=0.0)
+    world.canary.change_plan(world.canary.plan, now)
     assert whats(world.poll()) == ['watched']
 
 
@@ -326,8 +328,8 @@ def test_a_restart_of_the_router_goes_on_watching():
     world.end('candidate', 3, 8, open=1)
     world.poll(after_s=30)
     before = world.canary
-    assert 0 < before.record.comparison.worse < TERMS.rollback_level(1)
-    canary = Canary(plan(), TERMS, GuardLimits(), MINIMUM)
+    assert 0 < before.record.comparison.worse < MINIMUM.rollback_level(1)
+    canary = Canary(plan(), MINIMUM)
     assert canary.restore(json.loads(json.dumps(before.snapshot()))) == ''
     assert canary.record.watch == before.record.watch
     later = World(canary)
@@ -341,7 +343,7 @@ def test_a_restart_of_the_router_goes_on_watching():
 
 def test_slots_that_are_not_found_yet_after_a_restart_end_nothing():
     world = promoted()
-    canary = Canary(plan(), TERMS, GuardLimits(), MINIMUM)
+    canary = Canary(plan(), MINIMUM)
     canary.restore(world.canary.snapshot())
     later = World(canary)
     later.champion = later.candidate = SlotFacts()
@@ -353,7 +355,7 @@ def test_slots_that_are_not_found_yet_after_a_restart_end_nothing():
 def test_the_snapshot_of_an_older_router_is_not_watched():
     snapshot = promoted().canary.snapshot()
     del snapshot['watch']
-    canary = Canary(plan(), TERMS, GuardLimits(), MINIMUM)
+    canary = Canary(plan(), MINIMUM)
     assert canary.restore(snapshot) == ''
     assert canary.state is CanaryPhase.PROMOTED
     assert not canary.is_watching

@@ -20,8 +20,8 @@ from lerobot_serve.router.canary.evidence import trial as trial_module
 from lerobot_serve.router.canary.evidence.failure_runs import common_factor, FailureRuns
 from lerobot_serve.router.canary.evidence.trial import StepTrial
 from lerobot_serve.router.canary.facts import ARMS, BEGUN, ENDS, EpisodeEvent
-from lerobot_serve.router.canary.plan import Terms
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
 
 # S success, F failure, A aborted, m moved, u unreported
 WORDS = {'S': 'success', 'F': 'failure', 'A': 'aborted', 'm': 'moved', 'u': 'unreported'}
@@ -183,7 +183,7 @@ def test_runs_of_one_robot_promote_as_rarely_as_stated(monkeypatch):
     fleet = SimulatedFleet(ArmBehavior(0.9), ArmBehavior(0.8, robot_run=20), episodes=600)
 
     def promoted() -> int:
-        ends = [fleet.run(np.random.default_rng(seed), Terms()) for seed in range(40)]
+        ends = [fleet.run(np.random.default_rng(seed), RouterParameters()) for seed in range(40)]
         return sum(end.state is CanaryPhase.PROMOTED for end in ends)
 
     assert promoted() <= 2

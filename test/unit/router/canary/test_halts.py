@@ -13,10 +13,10 @@ from lerobot_serve.router.canary.guards.halts import (
     halt_verdict,
     HaltVerdict,
 )
-from lerobot_serve.router.canary.plan import GuardLimits
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
 
-LIMITS = GuardLimits()
+LIMITS = RouterParameters()
 V = HaltVerdict
 
 
@@ -25,7 +25,7 @@ def facts(candidate: tuple[int, int], champion: tuple[int, int]) -> Facts:
     return Facts(*(SlotFacts(halts=n, arm=ArmCounts(begun=of)) for n, of in (candidate, champion)))
 
 
-def verdict(seen: Facts, limits: GuardLimits = LIMITS) -> HaltVerdict:
+def verdict(seen: Facts, limits: RouterParameters = LIMITS) -> HaltVerdict:
     return halt_verdict(halt_shares(seen, limits), limits)
 
 
@@ -60,8 +60,10 @@ def test_halts_of_the_candidate_count_against_those_of_the_champion(candidate, c
 
 
 def test_a_limit_of_zero_only_reports_and_one_robot_is_enough_if_it_is_said_so():
-    assert verdict(facts((9, 9), (0, 9)), GuardLimits(halted_percent=0.0)) is V.REPORT
-    assert verdict(facts((1, 1), (0, 9)), GuardLimits(minimum_halts=1)) is V.ROLL_BACK
+    assert (
+        verdict(facts((9, 9), (0, 9)), RouterParameters(canary_max_halted_percent=0.0)) is V.REPORT
+    )
+    assert verdict(facts((1, 1), (0, 9)), RouterParameters(canary_minimum_halts=1)) is V.ROLL_BACK
 
 
 def test_a_candidate_whose_robots_all_halt_is_rolled_back_though_nothing_else_is_counted():

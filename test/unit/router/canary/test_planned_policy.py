@@ -7,30 +7,19 @@ import pytest
 from support.router.canary_rig import NEW, OLD, plan, QUICK, started, whats, World
 
 from lerobot_serve.router.canary.canary import Canary, CanaryCommandRejected
-from lerobot_serve.router.canary.plan import (
-    GuardLimits,
-    other_policy_text,
-    plan_fit,
-    PlanFit,
-)
+from lerobot_serve.router.canary.plan import other_policy_text
 from lerobot_serve.router.canary.states import CanaryPhase
+from lerobot_serve.router.parameters import RouterParameters
 
 OTHER = 'other@3'
 
 
 @pytest.mark.parametrize(
-    ('planned', 'candidate', 'fit'),
-    [
-        ('', '', PlanFit.UNKNOWN),
-        ('', NEW, PlanFit.FIRST),
-        (NEW, '', PlanFit.UNKNOWN),
-        (NEW, NEW, PlanFit.FITS),
-        (NEW, OTHER, PlanFit.OTHER),
-    ],
+    ('planned', 'candidate', 'is_other'),
+    [('', '', False), ('', NEW, False), (NEW, '', False), (NEW, NEW, False), (NEW, OTHER, True)],
 )
-def test_how_a_candidate_fits_a_plan(planned, candidate, fit):
-    assert plan_fit(planned, candidate) is fit
-    assert bool(other_policy_text(planned, candidate)) is (fit is PlanFit.OTHER)
+def test_how_a_candidate_fits_a_plan(planned, candidate, is_other):
+    assert bool(other_policy_text(planned, candidate)) is is_other
 
 
 def assert_waits(world: World) -> None:
@@ -86,7 +75,7 @@ def test_the_planned_policy_begins_at_the_first_step_when_it_is_back():
 
 def test_it_waits_after_a_restart_of_the_router_too():
     world = started()
-    again = Canary(plan(), QUICK, GuardLimits())
+    again = Canary(plan(), QUICK)
     assert again.restore(world.canary.snapshot()) == ''
     world.canary = again
     world.change('candidate', policy=OTHER)
@@ -111,9 +100,9 @@ def test_other_terms_keep_the_policy_and_another_plan_takes_the_present_one():
     world = started()
     world.change('candidate', policy=OTHER)
     world.poll()
-    world.canary.change_plan(plan(), QUICK.__class__(margin=0.3))
+    world.canary.change_plan(plan(), RouterParameters(canary_margin=0.3))
     assert_waits(world)
-    world.canary.change_plan(plan('50', '100'), world.canary.terms, by='unknown, by parameter')
+    world.canary.change_plan(plan('50', '100'), world.canary.rules, by='unknown, by parameter')
     assert 'unknown, by parameter' in world.canary.text
     world.poll()
     assert (world.canary.state, world.canary.share_percent) == (CanaryPhase.RUNNING, 50)

@@ -18,7 +18,6 @@ from support.router.dispatch_rig import (
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.router.replicas.health import HealthRules
 from lerobot_serve.trace.format.records import RequestRecord
 
 PROD = {'prod': ('/p1', '/p2')}
@@ -27,15 +26,11 @@ ALONE = {'prod': ('/p1',)}
 
 @pytest.fixture
 def rig():
-    made = Rig()
-    made.robot()
-    return made
+    return Rig(robot='robot')
 
 
 def prod(slots=PROD, **more) -> Rig:
-    made = Rig(slots, **more)
-    made.robot()
-    return made
+    return Rig(slots, **more, robot='robot')
 
 
 def test_a_request_goes_on_unread_and_its_answer_comes_back_unread(rig):
@@ -409,7 +404,7 @@ def test_each_request_counts_as_one_failure_however_many_are_lost_at_once():
 
 
 def test_what_a_dead_one_owes_is_asked_of_the_other_slot_as_soon_as_that_is_known():
-    rig = Rig({'a': ('/a1',), 'b': ('/b1',)}, rules=HealthRules(2), replica_rules=HealthRules(2))
+    rig = Rig({'a': ('/a1',), 'b': ('/b1',)}, slot_unhealthy_threshold=2)
     for number in range(6):
         rig.robot(f'robot-{number}')
         rig.request(f'robot-{number}', episode_in('a', number))

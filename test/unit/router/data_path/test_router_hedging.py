@@ -11,7 +11,8 @@ import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, ROUTING, SECOND, SLOTS, TIMEOUT_NS
 
 from lerobot_serve.contract.schema import Flag, StateClass, Status
-from lerobot_serve.router.data_path.hedging import HEDGE_BURST, HEDGE_FLOOR_NS, HedgeBudget
+from lerobot_serve.router.data_path.hedging import HEDGE_BURST, HEDGE_FLOOR_NS, Hedging
+from lerobot_serve.router.replicas.slot_stats import SlotStats
 
 PROD = {'prod': ('/p1', '/p2')}
 ALONE = {'prod': ('/p1',)}
@@ -22,8 +23,7 @@ LATE_NS = 2 * ANSWER_NS
 
 def warm(slots=PROD, **more) -> Rig:
     """Everybody answers within ANSWER_NS; one robot."""
-    rig = Rig(slots, **more)
-    rig.robot()
+    rig = Rig(slots, **more, robot='robot')
     for _ in range(32):
         rig.round_trip(ns=ANSWER_NS)
     rig.forget()
@@ -87,8 +87,7 @@ def test_one_that_fails_waits_for_the_other_that_was_asked():
 
 
 def test_nobody_is_hedged_before_enough_answers_are_known():
-    rig = Rig(PROD)
-    rig.robot()
+    rig = Rig(PROD, robot='robot')
     for _ in range(10):
         rig.round_trip(ns=ANSWER_NS)
     rig.forget()
@@ -98,8 +97,7 @@ def test_nobody_is_hedged_before_enough_answers_are_known():
 
 
 def test_a_hedge_comes_no_sooner_than_the_floor():
-    rig = Rig(PROD)
-    rig.robot()
+    rig = Rig(PROD, robot='robot')
     for _ in range(32):
         rig.round_trip(ns=MS // 10)
     rig.forget()
@@ -187,13 +185,13 @@ def test_a_burst_after_a_rest_that_is_late_silences_nobody():
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 100)), max_size=300))
 def test_the_budget_is_a_burst_and_a_share(script):
-    budget, earned, spent = HedgeBudget(), 0.0, 0
+    hedging, earned, spent = Hedging(SlotStats(('a',), 1), ['a']), 0.0, 0
     for earns, percent in script:
         if earns:
-            budget.earn(percent)
+            hedging.earn('a', replace(ROUTING, hedge_budget_percent=percent))
             earned += percent / 100
         else:
-            spent += budget.spend()
+            spent += hedging.spend('a', ROUTING)
         assert spent <= HEDGE_BURST + earned + 1e-6
 
 

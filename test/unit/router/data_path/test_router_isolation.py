@@ -117,8 +117,7 @@ def test_robots_in_slot_a_see_nothing_of_the_trouble_in_slot_b(without_trouble, 
 
 @pytest.mark.parametrize('trouble', [None, Status.NOT_FINITE, Status.POLICY_ERROR])
 def test_robots_of_the_bad_slot_end_up_in_the_good_one(trouble):
-    rig = Rig()
-    rig.robot()
+    rig = Rig(robot='robot')
     episode = episode_in('b')
     for _ in range(20):
         raw = rig.request(episode=episode)

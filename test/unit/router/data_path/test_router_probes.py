@@ -9,11 +9,13 @@ import pytest
 from support.router.dispatch_rig import episode_in, MS, Rig, SECOND, SLOTS, TIMEOUT_NS
 
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.router.replicas.health import HealthRules
 
-RULES = HealthRules(
-    5, successes_to_recover=3, first_probe_ns=2 * SECOND, max_probe_interval_ns=16 * SECOND
-)
+FIRST_PROBE_NS, SUCCESSES = 2 * SECOND, 3
+RULES = {
+    'replica_unhealthy_threshold': 5,
+    'probe_initial_interval_s': 2.0,
+    'probe_max_interval_s': 16.0,
+}
 IN_A, IN_B = episode_in('a'), episode_in('b')
 SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
 
@@ -21,8 +23,7 @@ SINGLE = {'a': ('/a1',), 'b': ('/b1',)}
 @pytest.fixture
 def rig():
     """Slot b is drained; a robot asks in slot a."""
-    made = Rig(SINGLE, rules=RULES, replica_rules=RULES)
-    made.robot()
+    made = Rig(SINGLE, **RULES, robot='robot')
     made.slots['b'].health.mark_unhealthy(
         '5 consecutive failures, the last: not_finite', made.now_ns
     )
@@ -42,7 +43,7 @@ def asked_in_b(rig: Rig, ns: int = 10 * MS) -> tuple[bytes, list[str]]:
 
 
 def test_nothing_is_tried_before_its_time(rig):
-    rig.advance(RULES.first_probe_ns - 1)
+    rig.advance(FIRST_PROBE_NS - 1)
     assert asked_in_b(rig, 0)[1] == []
     rig.advance(1)
     assert asked_in_b(rig, 0)[1] == ['/b1']
@@ -51,7 +52,7 @@ def test_nothing_is_tried_before_its_time(rig):
 def test_a_trial_reaches_no_robot_whatever_is_answered(rig):
     for status in (Status.OK, *Status, 99):
         rig.slots['b'].health.mark_unhealthy('again', rig.now_ns)
-        rig.advance(RULES.first_probe_ns)
+        rig.advance(FIRST_PROBE_NS)
         raw, servers = asked_in_b(rig)
         assert servers == ['/b1']
         rig.answer('/b1', raw, status)
@@ -60,8 +61,8 @@ def test_a_trial_reaches_no_robot_whatever_is_answered(rig):
 
 
 def test_clean_trials_one_after_the_other_bring_it_back(rig):
-    rig.advance(RULES.first_probe_ns)
-    for _ in range(RULES.successes_to_recover):
+    rig.advance(FIRST_PROBE_NS)
+    for _ in range(SUCCESSES):
         assert not rig.slots['b'].is_healthy
         raw, servers = asked_in_b(rig)
         assert servers == ['/b1']
@@ -88,7 +89,7 @@ def test_a_failing_trial_doubles_the_wait_up_to_a_bound(rig):
 
 
 def test_a_trial_that_is_not_answered_is_a_failing_one_too(rig):
-    rig.advance(RULES.first_probe_ns)
+    rig.advance(FIRST_PROBE_NS)
     assert asked_in_b(rig)[1] == ['/b1']
     rig.advance(TIMEOUT_NS)
     rig.advance(4 * SECOND - 20 * MS)
@@ -99,29 +100,29 @@ def test_a_trial_that_is_not_answered_is_a_failing_one_too(rig):
 
 
 def test_a_forgotten_session_is_opened_again_and_says_nothing_of_the_slot(rig):
-    rig.advance(RULES.first_probe_ns)
+    rig.advance(FIRST_PROBE_NS)
     raw, _ = asked_in_b(rig)
     rig.answer('/b1', raw, Status.NO_SESSION)
     ((robot, server),) = rig.outside.reopened
     assert (robot.request.client_id, server) == ('robot', '/b1')
-    rig.advance(RULES.first_probe_ns)
+    rig.advance(FIRST_PROBE_NS)
     assert asked_in_b(rig)[1] == ['/b1']
 
 
 def test_a_robot_that_asks_there_anyway_is_its_trial(rig):
     rig.set_available('/a1', False)
-    for _ in range(RULES.successes_to_recover):
+    for _ in range(SUCCESSES):
         raw = rig.request(episode=IN_B)
         assert rig.servers == ['/b1']
         rig.answer('/b1', raw)
-    assert len(rig.replies) == RULES.successes_to_recover
+    assert len(rig.replies) == SUCCESSES
     assert rig.slots['b'].is_healthy
 
 
 def test_one_trial_at_a_time_however_many_robots_ask(rig):
     for number in range(20):
         rig.robot(f'robot-{number}')
-    rig.advance(RULES.first_probe_ns)
+    rig.advance(FIRST_PROBE_NS)
     for number in range(20):
         rig.request(f'robot-{number}', IN_A)
     assert rig.servers.count('/b1') == 1
@@ -131,7 +132,7 @@ def test_one_trial_at_a_time_however_many_robots_ask(rig):
 def test_nothing_is_tried_that_is_away_or_a_stranger(rig, suspect):
     if suspect:
         rig.replicas['/b1'].health.mark_unhealthy('x', rig.now_ns)
-    rig.advance(RULES.first_probe_ns)
+    rig.advance(FIRST_PROBE_NS)
     rig.set_available('/b1', False)
     assert asked_in_b(rig)[1] == []
     rig.set_available('/b1', True)
@@ -144,18 +145,16 @@ def test_nothing_is_tried_that_is_away_or_a_stranger(rig, suspect):
 
 
 def test_the_last_one_there_is_gets_the_request_itself_and_no_copy():
-    rig = Rig({'prod': ('/p1', '/p2')}, rules=RULES, replica_rules=RULES)
-    rig.robot(places={'prod': ('/p1', '/p2')})
+    rig = Rig({'prod': ('/p1', '/p2')}, **RULES, robot='robot')
     rig.set_available('/p1', False)
     rig.replicas['/p2'].health.mark_unhealthy('unresponsive: repeated late replies', rig.now_ns)
-    rig.advance(RULES.first_probe_ns)
+    rig.advance(FIRST_PROBE_NS)
     rig.request()
     assert rig.servers == ['/p2']
 
 
 def drained_pair() -> Rig:
-    rig = Rig(rules=RULES, replica_rules=RULES)
-    rig.robot()
+    rig = Rig(**RULES, robot='robot')
     rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)
     rig.replicas['/b1'].health.mark_unhealthy('unresponsive: repeated late replies', rig.now_ns)
     return rig
@@ -183,7 +182,7 @@ def test_a_suspect_is_not_tried_for_its_slot():
     rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)
     for _ in range(3):
         rig.replicas['/b1'].health.probe_failed(rig.now_ns)
-    rig.advance(RULES.first_probe_ns)
+    rig.advance(FIRST_PROBE_NS)
     rig.forget()
     rig.request(episode=running)
     assert rig.servers == ['/b2']
@@ -195,26 +194,25 @@ def test_the_trial_of_a_suspect_is_none_of_its_slot():
     raw = rig.request(episode=IN_A)
     assert rig.servers[1:] == ['/b1']
     rig.answer('/b1', raw, Status.POLICY_ERROR)
-    rig.advance(RULES.first_probe_ns)
+    rig.advance(FIRST_PROBE_NS)
     rig.forget()
     rig.request(episode=IN_A)
     assert '/b2' in rig.servers
 
 
 def test_requests_that_nobody_answers_are_trials_of_the_other_slot():
-    rig = Rig(SINGLE, rules=RULES, replica_rules=RULES)
-    rig.robot()
+    rig = Rig(SINGLE, **RULES, robot='robot')
     rig.round_trip(episode=IN_A)
     rig.set_available('/a1', False)
     rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)
     rig.replicas['/b1'].health.mark_unhealthy('x', rig.now_ns)
-    rig.advance(RULES.first_probe_ns)
+    rig.advance(FIRST_PROBE_NS)
     rig.forget()
-    for _ in range(RULES.successes_to_recover):
+    for _ in range(SUCCESSES):
         raw = rig.request(episode=IN_A)
         assert rig.servers == ['/b1']
         rig.answer('/b1', raw)
-    assert len(rig.texts) == RULES.successes_to_recover
+    assert len(rig.texts) == SUCCESSES
     assert rig.replies == []
     raw = rig.request(episode=IN_A)
     rig.answer('/b1', raw)
@@ -235,12 +233,11 @@ def test_where_all_replicas_are_suspect_their_trials_are_the_slots():
 
 
 def test_no_trial_goes_to_who_has_the_request_already():
-    rig = Rig(rules=RULES, replica_rules=RULES)
-    rig.robot()
+    rig = Rig(**RULES, robot='robot')
     running = episode_in('b', salt=1)
     rig.round_trip(episode=running)
     rig.slots['b'].health.mark_unhealthy('x', rig.now_ns)
-    rig.advance(RULES.first_probe_ns)
+    rig.advance(FIRST_PROBE_NS)
     rig.forget()
     # its own answers were clean: it stays
     raw = rig.request(episode=running)

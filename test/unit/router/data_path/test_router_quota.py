@@ -18,7 +18,6 @@ from lerobot_serve.router.data_path.uncharged_requests import (
     SentRequest,
     UnchargedRequests,
 )
-from lerobot_serve.router.replicas.health import HealthRules
 
 
 def with_quota(*lines: str, burst_s: float = 1.0, **settings: object) -> Rig:
@@ -124,7 +123,7 @@ def test_the_inference_of_a_reply_is_charged():
 
 
 def test_a_server_that_refuses_for_its_own_quota_stays_healthy():
-    rig = with_quota(rules=HealthRules(failures_to_unhealthy=2))
+    rig = with_quota(slot_unhealthy_threshold=2)
     for number in range(20):
         raw = rig.request(episode=episode_in('a', number))
         ((server, _),) = rig.outside.sent

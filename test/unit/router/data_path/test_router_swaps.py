@@ -17,15 +17,19 @@ OLD, NEW = 'prod@1', 'prod@2'
 CHANGED = Flag.POLICY_CHANGED
 
 
-@pytest.fixture
-def rig() -> Rig:
-    """One slot of one server, and a robot with a running episode."""
-    made = Rig(ONE)
-    robot = made.robot()
-    robot.known_policies = {OLD}
-    made.round_trip()
+def running(slots: dict, *known: str, **episode: str) -> Rig:
+    """Return a rig with a robot that knows these policies and has a running episode."""
+    made = Rig(slots)
+    made.robot().known_policies = set(known)
+    made.round_trip(**episode)
     made.forget()
     return made
+
+
+@pytest.fixture
+def rig() -> Rig:
+    """One slot of one server."""
+    return running(ONE, OLD)
 
 
 def replied(rig: Rig, flags: int = 0, *, server: str = '/p1', policy: str = NEW) -> tuple:
@@ -122,11 +126,7 @@ def test_a_server_that_was_reloaded_has_lost_its_sessions(rig):
 
 @pytest.fixture
 def pair() -> Rig:
-    made = Rig(TWO)
-    made.robot().known_policies = {OLD}
-    made.round_trip()
-    made.forget()
-    return made
+    return running(TWO, OLD)
 
 
 @pytest.mark.parametrize('first', ['chunk', 'status'])
@@ -202,11 +202,8 @@ def test_a_late_chunk_of_the_old_policy_never_follows_one_of_the_new(pair):
 @pytest.fixture
 def split() -> Rig:
     """Two slots, and a robot whose episode runs in slot b."""
-    made = Rig({'a': ('/a',), 'b': ('/b',)})
-    made.robot().known_policies = {'a@1', 'b@7'}
-    made.round_trip(episode=episode_in('b'))
-    made.forget()
-    return made
+    slots = {'a': ('/a',), 'b': ('/b',)}
+    return running(slots, 'a@1', 'b@7', episode=episode_in('b'))
 
 
 def in_b(rig: Rig, policy: str, flags: int = CHANGED) -> list[str]:

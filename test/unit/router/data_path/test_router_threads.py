@@ -152,8 +152,7 @@ def test_threads_lose_no_request_and_answer_none_twice():
 
 def test_the_next_due_is_never_later_than_what_is_due():
     """The alarm is woken for all that it does not know of yet."""
-    rig = Rig()
-    rig.robot()
+    rig = Rig(robot='robot')
     for number in range(50):
         rig.rules(reply_timeout_s=(50 - number) / 1000)
         rig.robot(f'robot-{number}')

@@ -26,12 +26,8 @@ from lerobot_serve.router.data_path.request_observer import RequestObserver, Req
 from lerobot_serve.router.data_path.routing_table import RoutingTable
 from lerobot_serve.router.monitoring.decision_publisher import DecisionPublisher
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.router.placement.episode_placement import EpisodePlacement
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
-from lerobot_serve.router.replicas.health import HealthRules
-from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.router.replicas.slot_stats import SlotStats
-from lerobot_serve.router.sessions.client_sessions import ClientSession, ClientSessions
+from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.sessions.job_queue import JobQueue
 from lerobot_serve_interfaces.msg import RoutingDecision
 
@@ -65,21 +61,15 @@ class Rig:
         self.wiring = ReplicaTransport(clients, self.replies.send, self.drops, self.unknown.append)
         context = replace(make_context(self, self.warned), stamp=lambda: Time(sec=7))
         self.publisher = DecisionPublisher(self.told.append, self.drops, context)
-        self.robots = ClientSessions(grace_ns=0, idle_ns=0)
-        self.robot = ClientSession(ask_of(), {'a': ('/a',)}, 0)
-        self.robots.add(self.robot)
+        self.robot = ClientSession(ask_of(), {'prod': ('/a',)}, 0)
 
     def dispatcher(self) -> Dispatcher:
         """Return a dispatcher that sends with this transport."""
-        health = HealthRules(5)
-        slots = {'a': Slot('a', ('/a',), health, health)}
-        table = RoutingTable(
-            slots, self.robots, PlacementTable(10), SlotStats(('a',), 10), ROUTING
-        )
-        placement = EpisodePlacement(table.slots, table.placements, table.stats)
+        rules = replace(ROUTING, slot_prod=('/a',))
+        table = RoutingTable(rules, placements=PlacementTable(10))
+        table.sessions.add(self.robot)
         return Dispatcher(
             table,
-            placement,
             self.wiring,
             RequestObserver(),
             self.drops,

@@ -181,7 +181,7 @@ def test_a_command_to_the_canary_is_published_with_the_next_poll(tmp_path):
         monitor.poll()
         rig.now_ns += SECOND
     assert rig.of_kind(CanaryState)[-1].state == CanaryState.RUNNING
-    rig.core.run_canary_command('pause', 'kim@lab: lunch')
+    rig.core.canary.run_command('pause', 'kim@lab: lunch', rig.now_ns)
     monitor.poll()
     monitor.poll()
     (paused,) = (each for each in rig.of_kind(CanaryState) if each.state == CanaryState.PAUSED)

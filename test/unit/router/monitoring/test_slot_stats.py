@@ -11,6 +11,7 @@ from hypothesis.stateful import invariant, rule, RuleBasedStateMachine
 import pytest
 
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
+from lerobot_serve.router.canary.facts import EpisodeEvent, SLOT_OF_ARM
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.replicas.slot_stats import HOUR_NS, OutcomeReceipt, OUTCOMES, SlotStats
 
@@ -37,10 +38,15 @@ def ended(stats: SlotStats, slot: str = 'a') -> dict[str, int]:
     return {name: count for name, count in stats.slot(slot).ended.items() if count}
 
 
+def happened(stats: SlotStats) -> list[tuple[str, str, str]]:
+    """Take the events: episode, begin or end, slot of its begin."""
+    return [(name, what, SLOT_OF_ARM[arm]) for name, what, arm, _ in stats.take_events()]
+
+
 def test_a_reply_to_a_report_says_whether_it_counts(stats):
     run(stats, 'stays', client='r1')
     run(stats, 'moves', client='r2')
-    stats.record_move('moves', 'b')
+    stats.record_move('moves')
     moved = 'the episode moved between slots: it counts as moved, and its outcome for neither slot'
     again = 'was reported before; nothing was changed'
     other = "episode 'stays' already counts as success"
@@ -53,16 +59,16 @@ def test_a_reply_to_a_report_says_whether_it_counts(stats):
         ('moves', SUCCESS, OutcomeReceipt(f'{again}; {moved}', is_accepted=True)),
         ('moves', FAILURE, OutcomeReceipt(other_moved, is_accepted=False)),
     ):
-        assert stats.receive_outcome(episode, outcome) == expected
+        assert stats.record_outcome(episode, outcome) == expected
     assert ended(stats) == {'success': 1}
     assert ended(stats, 'b') == {}
 
 
 def test_what_cannot_be_counted_is_refused_in_words(stats):
     run(stats)
-    assert stats.record_outcome('other', SUCCESS) == "no episode 'other' was routed here"
-    assert stats.record_outcome('', SUCCESS) == "no episode '' was routed here"
-    assert stats.record_outcome('e', 7) == 'outcome must be one of 1, 2, 3, got 7'
+    assert stats.record_outcome('other', SUCCESS).text == "no episode 'other' was routed here"
+    assert stats.record_outcome('', SUCCESS).text == "no episode '' was routed here"
+    assert stats.record_outcome('e', 7).text == 'outcome must be one of 1, 2, 3, got 7'
     assert ended(stats) == {}
 
 
@@ -76,7 +82,7 @@ def test_an_episode_that_nobody_judges_is_unreported_after_a_while(stats):
     stats.expire(100 + WITHIN_NS)
     assert ended(stats) == {'unreported': 1}
     # what a canary has taken note of stays so
-    assert stats.record_outcome('e', SUCCESS) == "episode 'e' already counts as unreported"
+    assert stats.record_outcome('e', SUCCESS).text == "episode 'e' already counts as unreported"
     assert ended(stats) == {'unreported': 1}
 
 
@@ -101,11 +107,11 @@ def test_an_episode_that_goes_on_after_its_session_ended_has_not_ended(stats):
 
 
 def test_an_episode_that_moved_in_the_life_of_a_router_before_is_not_judged(stats):
-    stats.record_move('e', 'b')
+    stats.record_move('e')
     stats.record_request('robot', placed('e', 'b', moved=True), 0)
     stats.record_request('other', placed('f', 'b', moved=True, sticky=True), 0)
     for episode in 'ef':
-        assert stats.record_outcome(episode, SUCCESS) == ''
+        assert stats.record_outcome(episode, SUCCESS).is_accepted
     assert ended(stats, 'b') == {}
     assert stats.slot('b').episodes == 0
 
@@ -131,7 +137,7 @@ def test_an_episode_that_is_forgotten_while_it_waits_is_unreported(stats):
     for number in range(1, CAPACITY + 1):
         run(stats, f'e{number}', client=f'robot-{number}')
     assert ended(stats) == {'unreported': 1}
-    assert stats.record_outcome('e0', SUCCESS)
+    assert not stats.record_outcome('e0', SUCCESS).is_accepted
     stats.expire(10 * WITHIN_NS)
     assert ended(stats) == {'unreported': 1}
 
@@ -157,7 +163,7 @@ def test_a_verdict_of_the_next_morning_counts(stats):
     run(stats)
     stats.end_episode('robot', 0)
     stats.expire(20 * HOUR_NS)
-    assert stats.record_outcome('e', FAILURE) == ''
+    assert stats.record_outcome('e', FAILURE).is_accepted
     assert ended(stats) == {'failure': 1}
     short = SlotStats(('a', 'b'), CAPACITY, verdict_within_ns=HOUR_NS)
     run(short)
@@ -171,39 +177,39 @@ def test_each_begin_and_end_is_an_event_once(stats):
     run(stats, 'moves', 'b', 'r2')
     run(stats, 'silent', 'b', 'r3')
     assert stats.take_events() == (
-        ('good', 'begun', 'a'),
-        ('moves', 'begun', 'b'),
-        ('silent', 'begun', 'b'),
+        ('good', 'begun', 'champion', 'r1'),
+        ('moves', 'begun', 'candidate', 'r2'),
+        ('silent', 'begun', 'candidate', 'r3'),
     )
     for _ in range(2):
         stats.record_outcome('good', SUCCESS)
-        stats.record_move('moves', 'a')
+        stats.record_move('moves')
     stats.record_outcome('moves', SUCCESS)
     stats.end_episode('r3', 0)
     stats.expire(WITHIN_NS)
     # one that moved counts where it began
-    assert stats.take_events() == (
+    assert happened(stats) == [
         ('good', 'success', 'a'),
         ('moves', 'moved', 'b'),
         ('silent', 'unreported', 'b'),
-    )
+    ]
     assert stats.take_events() == ()
 
 
 def test_episodes_of_the_router_before_may_still_get_a_verdict(stats):
-    known = [('one', 'begun', 'b'), ('two', 'begun', 'b'), ('three', 'begun', 'a')]
-    stats.restore_episodes(known, 0)
+    begun = (('one', 'candidate'), ('two', 'candidate'), ('three', 'champion'))
+    stats.restore_episodes([EpisodeEvent(name, 'begun', arm) for name, arm in begun], 0)
     # one continues, one has moved meanwhile, one ended while nobody looked
     stats.record_request('r1', placed('one', 'b', sticky=True), 1)
     stats.record_request('r2', placed('two', 'a', sticky=True, moved=True), 1)
-    assert stats.record_outcome('one', FAILURE) == ''
-    assert stats.record_outcome('two', SUCCESS) == ''
-    assert stats.record_outcome('three', SUCCESS) == ''
-    assert stats.take_events() == (
+    assert stats.record_outcome('one', FAILURE).is_accepted
+    assert stats.record_outcome('two', SUCCESS).is_accepted
+    assert stats.record_outcome('three', SUCCESS).is_accepted
+    assert happened(stats) == [
         ('two', 'moved', 'b'),
         ('one', 'failure', 'b'),
         ('three', 'success', 'a'),
-    )
+    ]
     assert stats.slot('b').episodes == 0
 
 
@@ -239,10 +245,10 @@ class Episodes(RuleBasedStateMachine):
         known_as = self.counted_as(name) if name in self.begun else ''
         # an episode that moved counts for neither slot, and its outcome is still reported once
         known_as = known_as or self.reported.get(name, '')
-        refused = self.stats.record_outcome(name, outcome)
+        refused = not self.stats.record_outcome(name, outcome).is_accepted
         may_count = name in self.begun and outcome in OUTCOMES
         how = OUTCOMES.get(outcome, '')
-        assert bool(refused) == (not may_count or known_as not in ('', how))
+        assert refused == (not may_count or known_as not in ('', how))
         if not refused:
             self.reported[name] = how
         if not refused and name not in self.moved:
@@ -251,12 +257,12 @@ class Episodes(RuleBasedStateMachine):
     def counted_as(self, name: str) -> str:
         return self.stats._episodes[name].outcome_name
 
-    @rule(name=names, slot=st.sampled_from('ab'))
-    def moves(self, name, slot):
+    @rule(name=names)
+    def moves(self, name):
         if name in self.begun:
             if not self.counted_as(name):
                 self.moved.add(name)
-            self.stats.record_move(name, slot)
+            self.stats.record_move(name)
 
     @rule(ns=st.sampled_from((1, WITHIN_NS // 2, 2 * WITHIN_NS)))
     def time_passes(self, ns):
@@ -282,7 +288,7 @@ class Episodes(RuleBasedStateMachine):
 
     @invariant()
     def events_say_the_same(self):
-        self.events += self.stats.take_events()
+        self.events += happened(self.stats)
         begun = [(name, slot) for name, what, slot in self.events if what == 'begun']
         assert len(begun) == len(set(begun))
         assert dict(begun) == self.begun

@@ -9,9 +9,12 @@ import pytest
 from support.router.dispatch_rig import episode_in, Rig
 
 from lerobot_serve.router.placement.eligibility import PolicyVerdict
-from lerobot_serve.router.placement.episode_placement import EpisodePlacement, NoSlotAvailable
+from lerobot_serve.router.placement.episode_placement import NoSlotAvailable
+from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.placement.split import bucket
+from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import VerdictRecord
+from lerobot_serve.trace.format.records import RecordIds
 
 SERVERS = ('/a1', '/a2', '/b1', '/b2')
 # who comes and goes together
@@ -26,8 +29,8 @@ HAPPENINGS = st.lists(
 )
 
 
-def goal_places(rig: Rig) -> EpisodePlacement:
-    return EpisodePlacement(rig.slots, rig.sticky, rig.stats)
+def place(rig: Rig, episode_id: str) -> tuple[Placement, Replica]:
+    return rig.placement.place_goal(RecordIds('robot', 1, 1, episode_id), rig.now_ns)
 
 
 def down(rig: Rig, *servers: str) -> None:
@@ -39,7 +42,7 @@ def down(rig: Rig, *servers: str) -> None:
 @settings(max_examples=60, deadline=None)
 def test_whoever_is_chosen_is_ready_and_an_episode_stays_while_it_can(happenings):
     rig = Rig()
-    places, homes = goal_places(rig), {}
+    homes = {}
     for what, name, value in happenings:
         if what == 'there':
             for server in name:
@@ -48,15 +51,16 @@ def test_whoever_is_chosen_is_ready_and_an_episode_stays_while_it_can(happenings
             health = rig.slots[name].health
             health.mark_unhealthy('a test', rig.now_ns) if value else health.mark_healthy()
         else:
-            check_one(rig, places, homes, name, value)
+            check_one(rig, homes, name, value)
 
 
-def check_one(rig: Rig, places: EpisodePlacement, homes: dict, name: str, percent: int) -> None:
-    home, wanted = homes.get(name), 'a' if bucket(name or 'request') < percent else 'b'
+def check_one(rig: Rig, homes: dict, name: str, percent: int) -> None:
+    home, wanted = homes.get(name), 'a' if bucket(name or 'robot:1:1') < percent else 'b'
     able = {slot.name for slot in rig.slots.values() if slot.has_ready_replica}
     healthy = {slot.name for slot in rig.slots.values() if slot.is_healthy}
     try:
-        placement, replica = places.place_goal(name, 'request', percent, rig.now_ns)
+        rig.sticky.split_percent = percent
+        placement, replica = place(rig, name)
     except NoSlotAvailable:
         assert not healthy
         assert home not in able
@@ -80,22 +84,21 @@ def check_one(rig: Rig, places: EpisodePlacement, homes: dict, name: str, percen
 def test_the_least_loaded_replica_is_asked():
     rig = Rig()
     rig.replicas['/a1'].preferring_sessions = 3
-    _, replica = goal_places(rig).place_goal(episode_in('a'), '', 50, rig.now_ns)
+    _, replica = place(rig, episode_in('a'))
     assert replica.name == '/a2'
 
 
 def test_an_episode_that_has_to_leave_says_why_and_counts_as_moved():
     rig, episode = Rig(), episode_in('b')
-    places = goal_places(rig)
-    assert places.place_goal(episode, '', 50, rig.now_ns)[0].slot == 'b'
+    assert place(rig, episode)[0].slot == 'b'
     down(rig, '/b1', '/b2')
-    placement, replica = places.place_goal(episode, '', 50, rig.now_ns)
+    placement, replica = place(rig, episode)
     assert (placement.slot, placement.moved, placement.sticky) == ('a', True, False)
     assert 'slot b cannot reply: /b1: server unavailable' in placement.reason
     assert replica.slot == 'a'
     # and stays
     rig.set_available('/b1', True)
-    again, _ = places.place_goal(episode, '', 50, rig.now_ns)
+    again, _ = place(rig, episode)
     assert (again.slot, again.sticky) == ('a', True)
 
 
@@ -105,19 +108,19 @@ def test_nobody_ready_says_whom_to_start_and_remembers_nothing():
     with pytest.raises(
         NoSlotAvailable, match=r'slot b: /b1: server unavailable.*slot a: /a1: server unavailable'
     ):
-        goal_places(rig).place_goal('episode', '', 50, rig.now_ns)
+        place(rig, 'episode')
     assert rig.sticky.find('episode') is None
 
 
 def test_one_slot_needs_no_split():
     rig = Rig({'prod': ('/one',)})
-    placement, replica = goal_places(rig).place_goal('episode', '', 50, rig.now_ns)
+    placement, replica = place(rig, 'episode')
     assert (placement.slot, placement.split_percent, replica.name) == ('prod', None, '/one')
 
 
 def test_an_answer_is_looked_at_once_more_before_a_robot_gets_it():
     rig = Rig()
-    places, slot = goal_places(rig), rig.slots['b']
+    places, slot = rig.placement, rig.slots['b']
     assert places.goal_refusal('b', slot.policy, rig.now_ns) == ''
     assert 'the reply is of other@1, and slot b' in places.goal_refusal('b', 'other@1', rig.now_ns)
     assert 'no slot' in places.goal_refusal('c', slot.policy, rig.now_ns)
@@ -131,39 +134,37 @@ def test_an_answer_is_looked_at_once_more_before_a_robot_gets_it():
 
 @pytest.mark.parametrize('goals', [1, 3])
 def test_an_episode_that_begins_with_a_goal_counts_from_its_first_request(goals):
-    rig = Rig()
-    rig.robot()
-    places, episode = goal_places(rig), episode_in('b')
-    for number in range(goals):
-        places.place_goal(episode, f'goal {number}', 50, rig.now_ns)
+    rig = Rig(robot='robot')
+    episode = episode_in('b')
+    for _ in range(goals):
+        place(rig, episode)
     assert rig.stats.take_events() == ()
     # an episode of goals alone has no client, and so no end
-    assert not rig.stats.receive_outcome(episode, 1).is_accepted
+    assert not rig.stats.record_outcome(episode, 1).is_accepted
     for _ in range(2):
         rig.round_trip(episode=episode)
-    assert rig.stats.receive_outcome(episode, 1).is_accepted
-    assert rig.stats.take_events() == ((episode, 'begun', 'b'), (episode, 'success', 'b'))
+    assert rig.stats.record_outcome(episode, 1).is_accepted
+    events = [(episode, what, 'candidate', 'robot') for what in ('begun', 'success')]
+    assert list(rig.stats.take_events()) == events
     assert (rig.stats.slot('b').episodes, rig.stats.slot('b').ended['success']) == (1, 1)
 
 
 def test_an_episode_that_ran_before_a_restart_is_no_new_one_by_a_goal():
-    rig = Rig()
-    rig.robot()
-    places, episode = goal_places(rig), episode_in('b')
-    rig.sticky.add(episode, 'request', 50, 'b')
-    places.place_goal(episode, 'goal', 50, rig.now_ns)
+    rig = Rig(robot='robot')
+    episode = episode_in('b')
+    rig.sticky.add(episode, episode, 'b')
+    place(rig, episode)
     rig.round_trip(episode=episode)
     assert rig.stats.take_events() == ()
     assert rig.stats.slot('b').episodes == 0
 
 
 def test_an_episode_that_goals_have_moved_counts_for_no_slot():
-    rig = Rig()
-    rig.robot()
-    places, episode = goal_places(rig), episode_in('b')
-    places.place_goal(episode, 'first', 50, rig.now_ns)
+    rig = Rig(robot='robot')
+    episode = episode_in('b')
+    place(rig, episode)
     down(rig, '/b1', '/b2')
-    placement, _ = places.place_goal(episode, 'second', 50, rig.now_ns)
+    placement, _ = place(rig, episode)
     assert placement.moved
     rig.round_trip(episode=episode)
     assert rig.stats.take_events() == ()
@@ -171,7 +172,6 @@ def test_an_episode_that_goals_have_moved_counts_for_no_slot():
 
 def test_goals_without_requests_need_bounded_memory():
     rig = Rig(capacity=10)
-    places = goal_places(rig)
     for number in range(100):
-        places.place_goal(f'episode {number}', 'goal', 50, rig.now_ns)
+        place(rig, f'episode {number}')
     assert len(rig.stats._of_goals) == 10

@@ -19,9 +19,7 @@ IN_A, IN_B = episode_in('a'), episode_in('b')
 
 @pytest.fixture
 def rig():
-    made = Rig(SINGLE)
-    made.robot()
-    return made
+    return Rig(SINGLE, robot='robot')
 
 
 def got(rig: Rig, episode: str = IN_B, name: str = 'robot') -> tuple[str, int]:
@@ -41,8 +39,7 @@ def test_an_operators_drain_moves_nothing_that_runs(rig):
 
 
 def test_a_running_episode_whose_placement_was_forgotten_still_leaves_its_slot():
-    rig = Rig(SINGLE, capacity=1)
-    rig.robot()
+    rig = Rig(SINGLE, capacity=1, robot='robot')
     rig.robot('other')
     assert got(rig) == ('b', 0)
     # the table has room for one
@@ -53,8 +50,7 @@ def test_a_running_episode_whose_placement_was_forgotten_still_leaves_its_slot()
 
 
 def test_a_running_episode_whose_placement_was_forgotten_keeps_its_replica():
-    rig = Rig({'a': ('/a1',), 'b': ('/b1', '/b2')}, capacity=1)
-    rig.robot(places={'a': ('/a1',), 'b': ('/b1', '/b2')})
+    rig = Rig({'a': ('/a1',), 'b': ('/b1', '/b2')}, capacity=1, robot='robot')
     rig.robot('other')
     rig.request(episode=IN_B)
     (first,) = rig.servers
@@ -67,8 +63,7 @@ def test_a_running_episode_whose_placement_was_forgotten_keeps_its_replica():
 
 
 def test_a_request_without_an_episode_goes_to_the_least_loaded_replica():
-    rig = Rig({'prod': ('/p1', '/p2')})
-    rig.robot()
+    rig = Rig({'prod': ('/p1', '/p2')}, robot='robot')
     rig.request(episode='')
     (first,) = rig.servers
     rig.replicas[first].preferring_sessions += 5
@@ -270,8 +265,7 @@ def test_a_new_episode_begins_where_it_is_least_busy_and_stays_there():
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 7)), min_size=1, max_size=60))
 def test_no_sequence_of_splits_moves_an_episode(script):
-    rig = Rig(SINGLE)
-    rig.robot()
+    rig = Rig(SINGLE, robot='robot')
     where: dict[int, str] = {}
     for split, number in script:
         rig.rules(split_percent=split)
@@ -285,8 +279,7 @@ def test_no_sequence_of_splits_moves_an_episode(script):
 @pytest.mark.parametrize('left', [StateClass.RECURRENT, StateClass.CHUNK_STATELESS])
 @pytest.mark.parametrize('next_one', [StateClass.RECURRENT, StateClass.CHUNK_STATELESS])
 def test_state_is_lost_with_the_policy_that_had_one(left, next_one):
-    rig = Rig(SINGLE, classes={'b': left, 'a': next_one})
-    rig.robot()
+    rig = Rig(SINGLE, classes={'b': left, 'a': next_one}, robot='robot')
     assert got(rig) == ('b', 0)
     rig.set_available('/b1', False)
     lost = Flag.STATE_LOST if left is StateClass.RECURRENT else 0
@@ -296,8 +289,7 @@ def test_state_is_lost_with_the_policy_that_had_one(left, next_one):
 
 @pytest.mark.parametrize('next_one', [StateClass.RECURRENT, StateClass.CHUNK_STATELESS])
 def test_state_at_a_server_that_nobody_knows_any_more_is_lost(next_one):
-    rig = Rig(SINGLE, classes={'b': next_one})
-    rig.robot()
+    rig = Rig(SINGLE, classes={'b': next_one}, robot='robot')
     got(rig)
     rig.robots.current('robot').server = '/gone'
     assert got(rig) == ('b', Flag.STATE_LOST)
@@ -376,8 +368,7 @@ def test_a_rolled_back_candidate_gets_no_episode_whatever_happens_to_the_champio
 @pytest.mark.parametrize('by', ['share', 'trial'])
 @pytest.mark.parametrize('spare', [False, True])
 def test_more_than_its_share_goes_to_a_slot_only_where_it_is_declared(by, spare):
-    rig = Rig(SINGLE)
-    rig.robot()
+    rig = Rig(SINGLE, robot='robot')
     if by == 'share':
         rig.rules(split_percent=100)
     else:
@@ -447,8 +438,7 @@ def test_an_answer_that_may_reach_no_robot_and_no_other_slot_is_refused(rig):
 
 
 def test_no_second_try_and_no_fail_over_within_a_slot_that_is_left():
-    rig = Rig()
-    rig.robot()
+    rig = Rig(robot='robot')
     rig.warm_up('b')
     raw = rig.request(episode=IN_B)
     rig.forget()
@@ -504,8 +494,7 @@ def test_a_barred_policy_ends_the_episodes_that_it_is_known_to_drive_and_no_othe
 @pytest.mark.parametrize('how', ['verdict', 'drain'])
 @pytest.mark.parametrize('status', [Status.OK, Status.POLICY_ERROR, Status.TOO_LATE])
 def test_a_hedge_in_the_slot_that_a_request_has_left_replies_to_nobody(how, status):
-    rig = Rig({'a': ('/a1',), 'b': ('/b1', '/b2')})
-    rig.robot()
+    rig = Rig({'a': ('/a1',), 'b': ('/b1', '/b2')}, robot='robot')
     for _ in range(40):
         rig.round_trip(episode=IN_B)
     rig.forget()
@@ -532,8 +521,7 @@ def test_a_hedge_in_the_slot_that_a_request_has_left_replies_to_nobody(how, stat
 
 
 def test_a_failure_in_the_new_slot_waits_for_no_hedge_of_the_old_one():
-    rig = Rig({'a': ('/a1',), 'b': ('/b1', '/b2')})
-    rig.robot()
+    rig = Rig({'a': ('/a1',), 'b': ('/b1', '/b2')}, robot='robot')
     for _ in range(40):
         rig.round_trip(episode=IN_B)
     rig.forget()

@@ -7,24 +7,29 @@ from itertools import product
 
 import pytest
 
-from lerobot_serve.router.replicas.reply_policy import judge, KnownPolicies, ReplyPolicy
+from lerobot_serve.router.replicas.reply_policy import judge, ReplyPolicy
 
 OLD, NEW, OTHER = 'p@1', 'p@2', 'q@1'
 NAMES = ('', OLD, NEW, OTHER)
 BOOLEANS = (False, True)
 
 
-def known(slot, reported, replaced, driving, before_swap=False, declared=False) -> KnownPolicies:
-    return KnownPolicies(
-        slot, reported, replaced, driving, before_swap=before_swap, is_declared=declared
-    )
+def known(slot, reported, replaced, driving, before_swap=False, declared=False) -> dict:
+    return {
+        'slot': slot,
+        'reported': reported,
+        'replaced': replaced,
+        'driving': driving,
+        'before_swap': before_swap,
+        'is_declared': declared,
+    }
 
 
 @pytest.mark.parametrize('policy', NAMES[1:])
 @pytest.mark.parametrize(('before_swap', 'declared'), product(BOOLEANS, BOOLEANS))
 def test_every_combination_has_its_reason(policy, before_swap, declared):
     for slot, reported, replaced, driving in product(NAMES, NAMES, NAMES, NAMES):
-        found = judge(policy, known(slot, reported, replaced, driving, before_swap, declared))
+        found = judge(policy, **known(slot, reported, replaced, driving, before_swap, declared))
         is_late = before_swap and policy == replaced
         assert (found is ReplyPolicy.SERVED) == (policy == slot)
         if policy == slot:
@@ -56,4 +61,4 @@ def test_every_combination_has_its_reason(policy, before_swap, declared):
     ],
 )
 def test_the_cases_of_a_swap(policy, given, expected):
-    assert judge(policy, given) is expected
+    assert judge(policy, **given) is expected

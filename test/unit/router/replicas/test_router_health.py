@@ -12,7 +12,7 @@ import pytest
 from support.router.dispatch_rig import status_of
 
 from lerobot_serve.contract.schema import StateClass
-from lerobot_serve.router.replicas.health import Health, HealthRules, HealthState
+from lerobot_serve.router.replicas.health import Health, HealthState
 from lerobot_serve.router.replicas.latency import (
     MIN_SAMPLES,
     RecentLatency,
@@ -27,19 +27,21 @@ from lerobot_serve.router.replicas.replica import (
 )
 
 SECOND = 1_000_000_000
-RULES = HealthRules(
-    3, successes_to_recover=2, first_probe_ns=2 * SECOND, max_probe_interval_ns=10 * SECOND
-)
+SUCCESSES = 2
+
+
+def make(failures: int = 3) -> Health:
+    return Health(failures, successes=SUCCESSES, first_probe_s=2.0, max_wait_s=10.0)
 
 
 def drained(now_ns: int = 0) -> Health:
-    health = Health(RULES)
+    health = make()
     health.mark_unhealthy('it failed', now_ns)
     return health
 
 
 def test_failures_in_a_row_drain_and_the_last_one_is_named():
-    health = Health(RULES)
+    health = make()
     assert not health.record_failure('timeout', 0)
     assert not health.record_failure('timeout', 0)
     assert health.record_failure('not_finite', 0)
@@ -48,7 +50,7 @@ def test_failures_in_a_row_drain_and_the_last_one_is_named():
 
 
 def test_one_failure_that_is_enough_is_called_one():
-    health = Health(HealthRules(1))
+    health = make(1)
     health.record_failure('timeout', 0)
     assert health.reason == '1 failure: timeout'
 
@@ -102,7 +104,7 @@ class Script(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.health, self.now_ns = Health(RULES), 0
+        self.health, self.now_ns = make(), 0
         self.failures = self.clean = self.failed_trials = 0
 
     @rule(ns=st.integers(0, 20 * SECOND))
@@ -115,7 +117,7 @@ class Script(RuleBasedStateMachine):
         self.clean += 1
         self.failures = 0
         returned = self.health.record_success()
-        assert returned == (was_drained and self.clean >= RULES.successes_to_recover)
+        assert returned == (was_drained and self.clean >= SUCCESSES)
         if returned:
             self.clean = 0
 
@@ -140,7 +142,7 @@ class Script(RuleBasedStateMachine):
         self.health.probe_failed(self.now_ns)
         if self.health.state is HealthState.UNHEALTHY:
             self.failed_trials += 1
-            wait_ns = min(RULES.first_probe_ns << self.failed_trials, RULES.max_probe_interval_ns)
+            wait_ns = min(2 * SECOND << self.failed_trials, 10 * SECOND)
             assert not self.health.is_probe_due(self.now_ns + wait_ns - 1)
             assert self.health.is_probe_due(self.now_ns + wait_ns)
 
@@ -194,7 +196,7 @@ def test_percentiles_are_of_the_last_answers(values):
 
 
 def replica(**seen: object) -> Replica:
-    there = Replica('/a1', 'a', RULES)
+    there = Replica('/a1', 'a', make())
     if seen:
         there.report, there.is_available = status_of('a@1', **seen), True
     return there

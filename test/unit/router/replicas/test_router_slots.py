@@ -10,12 +10,12 @@ import pytest
 from support.router.dispatch_rig import status_of
 
 from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.placement.eligibility import PolicyVerdict
-from lerobot_serve.router.replicas.health import HealthRules
 from lerobot_serve.router.replicas.replica import is_serving, ReplicaState
 from lerobot_serve.router.replicas.slot import overall_health, Slot, SlotDrain, VerdictRecord
 
-RULES, REPLICA_RULES = HealthRules(5), HealthRules(2)
+RULES = RouterParameters()
 
 
 def seen(policy: str, slot: str = 'a', active: bool = True, load: float = 0.0) -> ServerStatus:
@@ -23,7 +23,7 @@ def seen(policy: str, slot: str = 'a', active: bool = True, load: float = 0.0) -
 
 
 def make(*servers: str, settled: bool = True) -> Slot:
-    slot = Slot('a', servers, RULES, REPLICA_RULES)
+    slot = Slot('a', servers, RULES)
     slot.is_policy_pinned = settled
     return slot
 
@@ -121,8 +121,10 @@ def test_the_least_loaded_is_taken_and_one_that_failed_only_where_there_is_no_ot
 
 
 def test_the_only_replica_is_given_as_many_failures_as_its_slot():
-    assert make('/1').replicas['/1'].health.rules is RULES
-    assert make('/1', '/2').replicas['/1'].health.rules is REPLICA_RULES
+    for servers, failures in ((('/1',), 5), (('/1', '/2'), 2)):
+        health = make(*servers).replicas['/1'].health
+        changes = [health.record_failure('timeout', 0) for _ in range(failures)]
+        assert changes == [False] * (failures - 1) + [True]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_the_only_replica_is_given_as_many_failures_as_its_slot():
     [(1, 1, 'healthy'), (1, 0, 'slot_b_drained'), (0, 1, 'slot_a_drained'), (0, 0, 'unavailable')],
 )
 def test_the_verdict(a, b, expected):
-    slots = {name: Slot(name, ('/1',), RULES, RULES) for name in 'ab'}
+    slots = {name: Slot(name, ('/1',), RULES) for name in 'ab'}
     for name, well in zip('ab', (a, b), strict=True):
         slots[name].record_report('/1', seen('p', slot=name))
         if not well:

@@ -37,7 +37,7 @@ def rig(connected):
 
 
 def test_a_new_session_takes_the_place_of_the_old_one(connected):
-    rig = connected(THREE, standby=0)
+    rig = connected(THREE, standby_replicas=0)
     (old,) = places_of(rig)['prod']
     rig.replicas[old].health.mark_unhealthy('x', rig.now_ns)
     rig.request()
@@ -209,7 +209,7 @@ def test_a_slot_that_cannot_be_had_keeps_no_robot_from_another(make, trouble):
 
 
 def test_a_place_that_is_filled_leaves_first_who_was_put_first_meanwhile(make):
-    rig = make(THREE, standby=2)
+    rig = make(THREE, standby_replicas=2)
     rig.set_available('/p3', False)
     rig.control.open(ask_of())
     rig.set_available('/p3', True)
@@ -325,7 +325,7 @@ def test_a_server_that_reloads_between_two_rounds_gets_no_request_for_a_closed_s
 
 
 def test_a_slot_has_the_sessions_of_all_robots_before_it_gets_a_share(make):
-    rig = make(THREE, standby=0)
+    rig = make(THREE, standby_replicas=0)
     names = [f'robot_{number}' for number in range(2 * SESSIONS_PER_ROUND)]
     for name in names:
         rig.control.open(ask_of(name))
@@ -352,7 +352,7 @@ def test_a_session_is_open_in_every_slot_with_one_that_stands_by(make):
 
 
 def test_robots_spread_over_the_replicas(make):
-    rig = make({'prod': ('/p1', '/p2', '/p3', '/p4')}, standby=0)
+    rig = make({'prod': ('/p1', '/p2', '/p3', '/p4')}, standby_replicas=0)
     for number in range(16):
         rig.control.open(ask_of(f'robot-{number}'))
     assert [replica.preferring_sessions for replica in rig.slots['prod']] == [4, 4, 4, 4]
@@ -492,7 +492,7 @@ def test_a_slot_whose_policy_is_for_other_robots_refuses_nobody(make):
 
 
 def test_forty_robots_through_one_router_are_forty_processes_to_a_server(make):
-    rig = make({'prod': ('/p1',)}, standby=0)
+    rig = make({'prod': ('/p1',)}, standby_replicas=0)
     # a server with its bounds, behind the router
     served = session_rig.table(max_sessions=100, max_sessions_per_process=1)
     for number in range(40):

@@ -184,7 +184,7 @@ def test_a_robot_tells_its_limits():
 @pytest.mark.parametrize(('fps', 'step_s', 'steps'), [(30.0, 1 / 30, 1), (30.0, 1 / 120, 4)])
 def test_a_robot_may_be_commanded_more_often_than_its_policy_acts(fps, step_s, steps):
     rounded = float(np.float32(fps))
-    assert make_remote_cage(ask(fps=rounded), MotionLimits(LIMITS, step_s)).steps_a_row == steps
+    assert make_remote_cage(MotionLimits(LIMITS, step_s), NAMES, rounded).steps_a_row == steps
 
 
 USELESS = {

@@ -12,8 +12,7 @@ from support.router.episodes import accept, FAILURE, request, SUCCESS
 from support.router.restarting import Routers
 from support.router.router_core_rig import RoutingRig
 
-from lerobot_serve.router.canary.controller import ARM_OF_SLOT
-from lerobot_serve.router.canary.facts import ArmCounts
+from lerobot_serve.router.canary.facts import ARM_OF_SLOT, ArmCounts
 from lerobot_serve.router.placement.split import bucket
 from lerobot_serve.router.storage.records import Batch, counted_until, stored_placement
 from lerobot_serve.router.storage.sqlite_store import SqliteStore

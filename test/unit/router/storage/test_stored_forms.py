@@ -12,7 +12,7 @@ from support.router.canary_rig import plan, QUICK
 
 from lerobot_serve.router.canary.canary import Canary
 from lerobot_serve.router.canary.facts import Facts
-from lerobot_serve.router.canary.plan import Terms
+from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.shadow.qualification import Qualification
 from lerobot_serve.router.shared_state.fleet_facts import (
     counters_from_json,
@@ -24,15 +24,15 @@ from lerobot_serve.router.storage.sqlite_rows import APPLICATION_ID, VERSION
 from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
 
 STATES = FOLDER / 'stored_state'
-WATCHED = Terms(margin=0.2, false_promotion=0.2, block_episodes=1)
+WATCHED = RouterParameters(canary_margin=0.2, canary_false_promotion=0.2, canary_block_episodes=1)
 
 
 def read(name: str):
     return json.loads((STATES / f'{name}.json').read_text())
 
 
-def rollout(values, terms: Terms = QUICK):
-    canary = Canary(plan(), terms)
+def rollout(values, rules: RouterParameters = QUICK):
+    canary = Canary(plan(), rules)
     assert canary.restore(values) == ''
     return canary.snapshot()
 
