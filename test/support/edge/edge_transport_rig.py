@@ -96,7 +96,10 @@ class FakeClient:
     def send(self, raw: bytes) -> None:
         self._note('send', raw)
 
-    def wait_until_matched(self, publisher_count: object, timeout_s: float) -> bool:
+    def reply_topic(self, session_epoch: int) -> str:
+        return '/robot/action_chunk'
+
+    def wait_until_matched(self, timeout_s: float) -> bool:
         return self.wired
 
 
@@ -141,11 +144,7 @@ class World:
             log=self.told.append,
         )
         self.transport = PolicyServerTransport(
-            SimpleNamespace(
-                clients={'/a': self.a, '/b': self.b},
-                reply_topic=lambda server, epoch: f'/reply{server}',
-                publisher_count=lambda server: 1,
-            ),
+            {'/a': self.a, '/b': self.b},
             robot,
             session_request=self.session_request,
             rate_warnings=lambda size: chunk_rate_warnings(self.settings, robot, size),

@@ -15,16 +15,19 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.schema import MsgType
-from lerobot_serve.router.ros.replica_clients import ReplicaClients
+from lerobot_serve.router.parameters import RouterParameters
+from lerobot_serve.router.ros.replica_links import ReplicaLinks
 
 LIMIT_S = 20.0
 
 
-class Replicas(ReplicaClients):
+class Replicas(ReplicaLinks):
     """Clients of one server; answers wait for the test."""
 
     def __init__(self, node, server: str, stop: threading.Event) -> None:
-        super().__init__(node, (server,), lifespan_s=LIMIT_S, stop=stop)
+        # on the local path the reply topic shows no sign of life
+        parameters = RouterParameters(slot_prod=(server,), local_path=False)
+        super().__init__(node, parameters, None, on_drop=lambda _: None, stop=stop)
         self.answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.listen(lambda server, raw: self.answers.put(raw), lambda server, status: None)
 
@@ -53,7 +56,7 @@ def test_a_server_that_is_stopped_is_silent_until_it_goes_on(rig, replicas):
     client = replicas.clients[rig.name]
     ask = client.session_request_for(rig.stranger('robot'))
     assert client.open(ask, LIMIT_S).accepted
-    assert client.is_matched(LIMIT_S)
+    assert client.wait_until_matched(LIMIT_S)
     # its lease begins with the first sign of life
     client.send(request('robot'))
     assert replicas.answers.get(timeout=LIMIT_S)

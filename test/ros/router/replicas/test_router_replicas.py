@@ -10,7 +10,9 @@ from support.nodes.router_rig import LIMIT_S
 from support.nodes.small_client import SmallClient
 
 from lerobot_serve.contract.schema import Flag, Status
-from lerobot_serve.ros.contract.session_client import SessionClient
+from lerobot_serve.links.fake import FakeReplies
+from lerobot_serve.links.ros.link import RosLink
+from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve_interfaces.msg import ReplicaState, RouterState
 
 ENOUGH = 25
@@ -118,7 +120,8 @@ def test_sessions_that_replicas_have_lost_are_opened_again(router_rig):
     warm(router_rig, client)
     for name in ('one', 'two'):
         # behind the router's back, as by a server that was started anew in no time
-        session = SessionClient(router_rig.node, f'/{name}/policy_server', lifespan_s=1.0)
+        link = RosLink(router_rig.node, f'/{name}/policy_server', lifespan_s=1.0)
+        session = ServerClient(link, FakeReplies())
         assert session.close(client.ask, LIMIT_S).closed
     router_rig.wait(lambda: is_answered(client), 'the robot is answered again')
     router_rig.wait(

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The clients of the servers of one node, each over ROS 2 or Zenoh.
+
+The thread that builds or configures the node builds and closes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import threading
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from rclpy.node import Node
+
+from lerobot_serve.contract.names import node_name
+from lerobot_serve.links.link import Replies
+from lerobot_serve.links.ros.link import RosLink, RosReplies
+from lerobot_serve.links.server_client import ServerClient
+from lerobot_serve.ros import qos
+from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
+from lerobot_serve.zenoh.keys import Role
+from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings, ZenohParameters
+from lerobot_serve_interfaces.msg import ActionChunk
+
+if TYPE_CHECKING:
+    from lerobot_serve.links.zenoh import ZenohServerLink
+    from lerobot_serve.zenoh.link import ZenohLink
+
+AnyLink: TypeAlias = Union[RosLink, 'ZenohServerLink']
+
+
+class NodeLinks:
+    """
+    See the module. `run`, the body of a thread, delivers replies over ROS 2 until `stop` is set
+    and `wake` is called; threads of Zenoh deliver those over Zenoh.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        role: Role,
+        name: str,
+        *,
+        lifespan_s: float,
+        stop: threading.Event,
+        zenoh: ZenohLink | None = None,
+        closes_zenoh: bool = True,
+        on_drop: Callable[[str], None] | None = None,
+    ) -> None:
+        """
+        `name` is this client in keys of Zenoh. A server does not get a request older than
+        `lifespan_s`; `on_drop` gets `link_full` for one to a full link, for which one with the
+        sessions of many does not wait.
+        """
+        self._node, self._role, self._name = node, role, name
+        self._lifespan_s, self._stop, self._on_drop = lifespan_s, stop, on_drop
+        self._zenoh, self._closes_zenoh = zenoh, closes_zenoh
+        self.clients: dict[str, ServerClient] = {}
+        self.links: dict[str, AnyLink] = {}
+        self._subscriptions = DedicatedSubscriptions(node, ActionChunk, {}, qos.ACTION_CHUNK)
+        self.run, self.wake = self._subscriptions.run, self._subscriptions.wake
+
+    def add(self, server: str, topic: str, *, over_zenoh: bool) -> ServerClient:
+        """Return the client of a server, which replies over ROS 2 on a topic of the node."""
+        replies: Replies
+        link = self._make_link(server, over_zenoh=over_zenoh, is_shadow=False)
+        if isinstance(link, RosLink):
+            replies = RosReplies(self._node, self._subscriptions, server, topic)
+        else:
+            replies = self._zenoh_replies(link, 'replies', may_wait=False)
+        return self._add(server, link, replies)
+
+    def add_shadow(self, server: str, *, over_zenoh: bool) -> ServerClient:
+        """Return the client of a policy in shadow; requests and replies may be lost."""
+        link = self._make_link(server, over_zenoh=over_zenoh, is_shadow=True)
+        return self._add(server, link, self.replies_of(link, 'shadow'))
+
+    def replies_of(self, link: AnyLink, purpose: str) -> Replies:
+        """Return where replies of a server arrive that may be lost; their receiver may wait."""
+        if isinstance(link, RosLink):
+            topic = f'~/replies/{purpose}'
+            return RosReplies(
+                self._node, self._subscriptions, link.server, topic, qos.SHADOW_REPLIES
+            )
+        return self._zenoh_replies(link, purpose, may_wait=True)
+
+    def _add(self, server: str, link: AnyLink, replies: Replies) -> ServerClient:
+        self.links[server] = link
+        client = self.clients[server] = ServerClient(link, replies, self._stop)
+        return client
+
+    def _make_link(self, server: str, *, over_zenoh: bool, is_shadow: bool) -> AnyLink:
+        if not over_zenoh:
+            return RosLink(
+                self._node,
+                server,
+                lifespan_s=self._lifespan_s,
+                stop=self._stop,
+                for_fleet=self._role is Role.ROUTER,
+                is_shadow=is_shadow,
+            )
+        # a node whose servers are reached over ROS 2 needs no eclipse-zenoh
+        from lerobot_serve.links.zenoh import ZenohServerLink
+
+        assert self._zenoh
+        return ZenohServerLink(
+            self._zenoh,
+            node_name(server),
+            self._role,
+            self._name,
+            traffic=Traffic.SHADOW if is_shadow else Traffic.OBSERVATION,
+            on_drop=self._on_drop,
+            lifespan_s=self._lifespan_s,
+        )
+
+    def _zenoh_replies(self, link: ZenohServerLink, purpose: str, *, may_wait: bool) -> Replies:
+        from lerobot_serve.links.zenoh import ZenohReplies
+
+        assert self._zenoh
+        return ZenohReplies(self._zenoh, link, purpose, may_wait=may_wait)
+
+    def close(self) -> None:
+        """Close all clients, and the Zenoh link unless it is another's; `run` has returned."""
+        for client in self.clients.values():
+            client.end()
+        self._subscriptions.close()
+        if self._zenoh and self._closes_zenoh:
+            self._zenoh.close()
+
+
+def open_zenoh(parameters: ZenohParameters) -> ZenohLink:
+    """Return the link of a node. Raises UserError."""
+    # a node whose servers are reached over ROS 2 needs no eclipse-zenoh
+    from lerobot_serve.zenoh.link import ZenohLink
+
+    return ZenohLink(zenoh_settings(parameters))
