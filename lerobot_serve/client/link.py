@@ -21,7 +21,7 @@ from lerobot_serve.contract.records import (
 )
 from lerobot_serve.links.link import LinkCallbacks
 from lerobot_serve.links.server_client import ServerClient
-from lerobot_serve.links.zenoh import ZenohReplies, ZenohServerLink
+from lerobot_serve.links.zenoh import ZenohServerLink
 from lerobot_serve.local.path import MakePath
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
@@ -81,7 +81,7 @@ class PolicyServerLink:
     ) -> None:
         """`make_path` makes the local path to a server of this host; None: without."""
         at = ZenohServerLink(link, server, Role.ROBOT, client_id)
-        self._client = client = ServerClient(at, ZenohReplies(link, at))
+        self._client = client = ServerClient(at, at.replies())
         client.listen(callbacks, make_path)
         self.is_available, self.absence = client.is_available, at.absence
         self.reply_topic, self.wait_until_matched = client.reply_topic, client.wait_until_matched

@@ -220,14 +220,13 @@ class EdgeController(SteadyClockNode):
             logs=self._logs,
         )
 
-    def _session_request(self, epoch: int, reply_topic: str) -> records.OpenSessionRequest:
+    def _session_request(self, epoch: int) -> records.OpenSessionRequest:
         return make_session_request(
             self._settings.current,
             self.robot,
             client_id=self.client_id,
             instance=self._instance,
             epoch=epoch,
-            reply_topic=reply_topic,
             task=self._core.status.task,
             cameras=self._observations.cameras,
         )

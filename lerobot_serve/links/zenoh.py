@@ -18,7 +18,7 @@ from lerobot_serve.contract.names import KEY_ROOT
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.links.link import ignore, LinkCallbacks, OnPresence, Presence
 from lerobot_serve.links.server_client import ServerClient
-from lerobot_serve.zenoh.keys import Role, server_of, ServerKeys
+from lerobot_serve.zenoh.keys import ClientKeys, Role, server_of, ServerKeys
 from lerobot_serve.zenoh.link import first_sentence, forwarded, is_matched, ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S, LinkSender
 from lerobot_serve.zenoh.server_name import ServerInstances
@@ -68,6 +68,10 @@ class ZenohServerLink:
                 self._requests.put, on_drop, limit=QUEUED_REQUESTS, lifespan_s=lifespan_s
             )
         self._ends: list[Callable[[], Any]] = []
+
+    def replies(self, purpose: str = 'replies', *, may_wait: bool = False) -> ZenohReplies:
+        """Return the replies for a purpose; those that `may_wait` have a thread of their own."""
+        return ZenohReplies(self._link, self.keys, purpose, may_wait=may_wait)
 
     def listen(self, on_presence: OnPresence) -> None:
         """Watch the server, and show it this client."""
@@ -170,23 +174,15 @@ class ZenohServerLink:
 class ZenohReplies:
     """The Replies to the client of a ZenohServerLink."""
 
-    def __init__(
-        self,
-        link: ZenohLink,
-        at: ZenohServerLink,
-        purpose: str = 'replies',
-        *,
-        may_wait: bool = False,
-    ) -> None:
-        """With `may_wait` callbacks wait, in a thread of their own."""
-        self._link, self._at, self._purpose, self._may_wait = link, at, purpose, may_wait
+    def __init__(self, link: ZenohLink, keys: ClientKeys, purpose: str, *, may_wait: bool) -> None:
+        self._link, self._keys, self._purpose, self._may_wait = link, keys, purpose, may_wait
         self._subscriptions: list[zenoh.Subscriber[None]] = []
 
     def listen(self, callbacks: LinkCallbacks) -> None:
         """Subscribe to the replies, and to those to requests without a session."""
-        deposits = {self._at.keys.replies(self._purpose): callbacks.on_chunk}
+        deposits = {self._keys.replies(self._purpose): callbacks.on_chunk}
         if callbacks.on_no_session:
-            deposits[self._at.keys.no_session] = callbacks.on_no_session
+            deposits[self._keys.no_session] = callbacks.on_no_session
         for key, deposit in deposits.items():
             self._subscriptions.append(
                 self._link.subscribe(key, _without_key(deposit), may_wait=self._may_wait)
@@ -194,7 +190,7 @@ class ZenohReplies:
 
     def topic(self, session_epoch: int) -> str:
         """Return the key on which the server replies in one session."""
-        return self._at.keys.reply(session_epoch, self._purpose)
+        return self._keys.reply(session_epoch, self._purpose)
 
     def are_connected(self) -> bool:
         """Return True: a server that reads requests knows this subscriber."""
@@ -213,7 +209,7 @@ def _without_key(deposit: Callable[[bytes], None]) -> Callable[[str, bytes], Non
 def zenoh_client(link: ZenohLink, server: str, role: Role, name: str) -> ServerClient:
     """Return the client of a server, whose thread waits for the link."""
     at = ZenohServerLink(link, server, role, name)
-    return ServerClient(at, ZenohReplies(link, at))
+    return ServerClient(at, at.replies())
 
 
 def servers_of(link: ZenohLink) -> list[str]:

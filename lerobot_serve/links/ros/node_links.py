@@ -69,7 +69,7 @@ class NodeLinks:
         if isinstance(link, RosLink):
             replies = RosReplies(self._node, self._subscriptions, server, topic)
         else:
-            replies = self._zenoh_replies(link, 'replies', may_wait=False)
+            replies = link.replies()
         return self._add(server, link, replies)
 
     def add_shadow(self, server: str, *, over_zenoh: bool) -> ServerClient:
@@ -84,7 +84,7 @@ class NodeLinks:
             return RosReplies(
                 self._node, self._subscriptions, link.server, topic, qos.SHADOW_REPLIES
             )
-        return self._zenoh_replies(link, purpose, may_wait=True)
+        return link.replies(purpose, may_wait=True)
 
     def _add(self, server: str, link: AnyLink, replies: Replies) -> ServerClient:
         self.links[server] = link
@@ -114,12 +114,6 @@ class NodeLinks:
             on_drop=self._on_drop,
             lifespan_s=self._lifespan_s,
         )
-
-    def _zenoh_replies(self, link: ZenohServerLink, purpose: str, *, may_wait: bool) -> Replies:
-        from lerobot_serve.links.zenoh import ZenohReplies
-
-        assert self._zenoh
-        return ZenohReplies(self._zenoh, link, purpose, may_wait=may_wait)
 
     def close(self) -> None:
         """Close all clients, and the Zenoh link unless it is another's; `run` has returned."""

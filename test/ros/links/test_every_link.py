@@ -181,16 +181,11 @@ def test_calls_without_waiting_are_answered_or_refused(robot):
     assert robot.client.status(LIMIT_S).status.active_sessions == 1
 
 
-def test_a_robot_gets_no_reply_of_another_one(connect, robot):
+def test_a_robot_gets_no_reply_of_another_one_that_comes_and_goes(rig, connect, robot):
     other = connect('other')
     other.round_trip()
     assert robot.round_trip().client_id == 'robot'
     assert other.chunks.empty()
-
-
-def test_a_session_that_is_closed_and_a_client_that_ends_leave_the_others(rig, connect, robot):
-    other = connect('other')
-    other.round_trip()
     assert other.client.close(other.ask, LIMIT_S).closed
     other.close()
     assert rig.status().active_sessions == 1

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+from msgspec import structs
 import numpy as np
 import simplejpeg
 
@@ -96,8 +97,8 @@ class FakeClient:
     def send(self, raw: bytes) -> None:
         self._note('send', raw)
 
-    def reply_topic(self, session_epoch: int) -> str:
-        return '/robot/action_chunk'
+    def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
+        return structs.replace(session_request, reply_topic='/robot/action_chunk')
 
     def wait_until_matched(self, timeout_s: float) -> bool:
         return self.wired
@@ -151,14 +152,13 @@ class World:
             logs=Logs(self.told.append, self.warned.append, self.warned.append, lambda: 0),
         )
 
-    def session_request(self, epoch: int, reply_topic: str) -> OpenSessionRequest:
+    def session_request(self, epoch: int) -> OpenSessionRequest:
         return make_session_request(
             self.settings,
             self.robot,
             client_id='robot_1',
             instance=7,
             epoch=epoch,
-            reply_topic=reply_topic,
             task='fold',
             cameras=self.observations.cameras,
         )

@@ -71,8 +71,8 @@ def client_of_server(raw: bytes) -> ServerClient:
 def transport(client: ServerClient) -> PolicyServerTransport:
     """Return the transport of an edge to this server."""
 
-    def request(epoch: int, topic: str) -> OpenSessionRequest:
-        return session_request('robot_1', epoch, topic, JOINTS)
+    def request(epoch: int) -> OpenSessionRequest:
+        return session_request('robot_1', epoch, '', JOINTS)
 
     log = SimpleNamespace(info=lambda text: None, warning=lambda text: None)
     return PolicyServerTransport(

@@ -41,8 +41,8 @@ class _Session(NamedTuple):
 
 class PolicyServerTransport:
     """
-    The Transport of the node. `session_request` builds a session request from its epoch and reply
-    topic; `rate_warnings` compares a chunk size with the rate of the robot.
+    The Transport of the node. `session_request` builds a session request from its epoch;
+    `rate_warnings` compares a chunk size with the rate of the robot.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PolicyServerTransport:
         clients: Mapping[str, ServerClient],
         robot: RobotDescription,
         *,
-        session_request: Callable[[int, str], OpenSessionRequest],
+        session_request: Callable[[int], OpenSessionRequest],
         rate_warnings: Callable[[int], Iterable[str]],
         logs: Logs,
     ) -> None:
@@ -66,7 +66,7 @@ class PolicyServerTransport:
     def open_session(self, server: str, epoch: int) -> SessionAgreement:
         """Open a session. Raises SessionRefused or ServerUnreachable."""
         client = self._clients[server]
-        request = self._session_request(epoch, client.reply_topic(epoch))
+        request = client.session_request_for(self._session_request(epoch))
         reply = client.open(request, OPEN_TIMEOUT_S)
         self._session = _Session(client, request)
         self._check_units(server, reply)

@@ -59,7 +59,6 @@ class Fleet:
             client_id='robot_1',
             instance=1,
             epoch=0,
-            reply_topic='/reply',
             task='',
         )
 
