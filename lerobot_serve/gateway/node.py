@@ -19,8 +19,7 @@ from lerobot_serve.gateway.event_loop import GatewayLoop, Running
 from lerobot_serve.gateway.parameters import door_settings, GatewayParameters
 from lerobot_serve.gateway.router.upstream import RouterUpstream
 from lerobot_serve.links.link import LinkCallbacks
-from lerobot_serve.links.ros.node_links import NodeLinks, open_zenoh
-from lerobot_serve.local.local_parameters import local_paths
+from lerobot_serve.links.ros.node_links import NodeLinks
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.command_line import NodeCommand
@@ -72,20 +71,20 @@ class GatewayNode(SteadyClockNode):
     def _open_links(self) -> NodeLinks:
         """Return the link to the router. Raises UserError."""
         parameters = self.parameters
-        lifespan_s, is_over_zenoh = parameters.request_timeout_s, parameters.is_over_zenoh
         links = NodeLinks(
             self,
             # as another router: one with the sessions of many
             Role.ROUTER,
             self.get_fully_qualified_name(),
-            lifespan_s=lifespan_s,
+            parameters,
+            lifespan_s=parameters.request_timeout_s,
             stop=self._runtime.stop,
-            zenoh=open_zenoh(parameters) if is_over_zenoh else None,
             on_drop=self._counters.note_lost,
         )
-        self._client = links.add(parameters.server, REPLY_TOPIC, over_zenoh=is_over_zenoh)
-        make_path = local_paths(parameters, lifespan_s, self.get_logger().info)
-        self._client.listen(self._callbacks(), make_path)
+        self._client = links.add(
+            parameters.server, REPLY_TOPIC, over_zenoh=parameters.is_over_zenoh
+        )
+        links.listen(lambda _: self._callbacks())
         return links
 
     def _callbacks(self) -> LinkCallbacks:

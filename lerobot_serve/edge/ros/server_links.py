@@ -15,8 +15,7 @@ from rclpy.node import Node
 
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.links.link import LinkCallbacks
-from lerobot_serve.links.ros.node_links import NodeLinks, open_zenoh
-from lerobot_serve.local.local_parameters import local_paths
+from lerobot_serve.links.ros.node_links import NodeLinks
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.zenoh.keys import Role
 
@@ -34,15 +33,13 @@ def open_server_links(
     Return the links and the threads that they need; `callbacks` returns those of a server. The
     thread that builds the node. Raises UserError for an address that cannot be listened on.
     """
-    lifespan_s = parameters.max_action_age_s
-    make_path = local_paths(parameters, lifespan_s, node.get_logger().info)
     links = NodeLinks(
         node,
         Role.ROBOT,
         client_id,
-        lifespan_s=lifespan_s,
+        parameters,
+        lifespan_s=parameters.max_action_age_s,
         stop=runtime.stop,
-        zenoh=open_zenoh(parameters) if parameters.servers_over_zenoh else None,
     )
     for server in parameters.servers_over_zenoh:
         links.add(server, '', over_zenoh=True)
@@ -50,8 +47,7 @@ def open_server_links(
         # the preferred server's, then a numbered one for each other server
         topic = f'{REPLY_TOPIC}_{number}' if number > 1 else REPLY_TOPIC
         links.add(server, topic, over_zenoh=False)
-    for server, client in links.clients.items():
-        client.listen(callbacks(server), make_path)
+    links.listen(callbacks)
     if not parameters.servers_over_ros:
         return links, []
     return links, [runtime.thread('replies', partial(links.run, runtime.stop), links.wake)]

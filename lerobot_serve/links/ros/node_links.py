@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import threading
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import Protocol, TYPE_CHECKING, TypeAlias, Union
 
 from rclpy.node import Node
 
 from lerobot_serve.contract.names import node_name
-from lerobot_serve.links.link import Replies
+from lerobot_serve.links.link import LinkCallbacks, Replies
 from lerobot_serve.links.ros.link import RosLink, RosReplies
 from lerobot_serve.links.server_client import ServerClient
+from lerobot_serve.local.local_parameters import local_paths, PathParameters
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
 from lerobot_serve.zenoh.keys import Role
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 AnyLink: TypeAlias = Union[RosLink, 'ZenohServerLink']
 
 
+class LinkParameters(PathParameters, ZenohParameters, Protocol):
+    """The parameters of a node, including those of its links."""
+
+
 class NodeLinks:
     """
     See the module. `run`, the body of a thread, delivers replies over ROS 2 until `stop` is set
@@ -42,21 +47,23 @@ class NodeLinks:
         node: Node,
         role: Role,
         name: str,
+        parameters: LinkParameters,
         *,
         lifespan_s: float,
         stop: threading.Event,
         zenoh: ZenohLink | None = None,
-        closes_zenoh: bool = True,
         on_drop: Callable[[str], None] | None = None,
     ) -> None:
         """
-        `name` is this client in keys of Zenoh. A server does not get a request older than
-        `lifespan_s`; `on_drop` gets `link_full` for one to a full link, for which one with the
-        sessions of many does not wait.
+        `name` is this client in the keys of `zenoh`, or of a link of its own. A server does not
+        get a request older than `lifespan_s`; `on_drop` gets `link_full` for one to a full link,
+        for which one with the sessions of many does not wait. Raises UserError.
         """
         self._node, self._role, self._name = node, role, name
         self._lifespan_s, self._stop, self._on_drop = lifespan_s, stop, on_drop
-        self._zenoh, self._closes_zenoh = zenoh, closes_zenoh
+        self._zenoh, self._parameters = zenoh, parameters
+        self._own_zenoh: ZenohLink | None = None
+        self._make_path = local_paths(parameters, lifespan_s, node.get_logger().info)
         self.clients: dict[str, ServerClient] = {}
         self.links: dict[str, AnyLink] = {}
         self._subscriptions = DedicatedSubscriptions(node, ActionChunk, {}, qos.ACTION_CHUNK)
@@ -103,8 +110,10 @@ class NodeLinks:
             )
         # a node whose servers are reached over ROS 2 needs no eclipse-zenoh
         from lerobot_serve.links.zenoh import ZenohServerLink
+        from lerobot_serve.zenoh.link import ZenohLink
 
-        assert self._zenoh
+        if self._zenoh is None:
+            self._zenoh = self._own_zenoh = ZenohLink(zenoh_settings(self._parameters))
         return ZenohServerLink(
             self._zenoh,
             node_name(server),
@@ -115,18 +124,15 @@ class NodeLinks:
             lifespan_s=self._lifespan_s,
         )
 
+    def listen(self, callbacks: Callable[[str], LinkCallbacks]) -> None:
+        """Receive what arrives, before `run`; `callbacks` returns those of a server."""
+        for server, client in self.clients.items():
+            client.listen(callbacks(server), self._make_path)
+
     def close(self) -> None:
-        """Close all clients, and the Zenoh link unless it is another's; `run` has returned."""
+        """Close all clients; `run` has returned."""
         for client in self.clients.values():
             client.end()
         self._subscriptions.close()
-        if self._zenoh and self._closes_zenoh:
-            self._zenoh.close()
-
-
-def open_zenoh(parameters: ZenohParameters) -> ZenohLink:
-    """Return the link of a node. Raises UserError."""
-    # a node whose servers are reached over ROS 2 needs no eclipse-zenoh
-    from lerobot_serve.zenoh.link import ZenohLink
-
-    return ZenohLink(zenoh_settings(parameters))
+        if self._own_zenoh:
+            self._own_zenoh.close()

@@ -21,7 +21,6 @@ from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.contract.services.messages import read, SAME_VERSION
 from lerobot_serve.links.link import LinkCallbacks, Presence
 from lerobot_serve.links.ros.node_links import NodeLinks
-from lerobot_serve.local.local_parameters import local_paths
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros import qos
 from lerobot_serve.router.parameters import RouterParameters
@@ -90,18 +89,16 @@ class ReplicaLinks:
     ) -> None:
         """Raises ParameterError for a replica over Zenoh without `link`."""
         self._node, self._link, self._on_drop = node, link, on_drop
-        lifespan_s = parameters.observation_lifespan_s
-        self._make_path = local_paths(parameters, lifespan_s, node.get_logger().info)
         for server in parameters.servers:
             check_link(link, server)
         self._links = NodeLinks(
             node,
             Role.ROUTER,
             node.get_fully_qualified_name(),
-            lifespan_s=lifespan_s,
+            parameters,
+            lifespan_s=parameters.observation_lifespan_s,
             stop=stop,
             zenoh=link,
-            closes_zenoh=False,
             on_drop=on_drop,
         )
         for server in parameters.servers:
@@ -120,11 +117,12 @@ class ReplicaLinks:
     def listen(self, on_reply: OnReply, on_status: OnStatus) -> None:
         """Subscribe to replies and status of all servers, before `run`."""
         deliver = one_by_one(threading.Lock(), on_reply)
-        for server, client in self.clients.items():
-            callbacks = LinkCallbacks(
+        self._links.listen(
+            lambda server: LinkCallbacks(
                 partial(deliver, server), on_presence=partial(self._on_presence, server)
             )
-            client.listen(callbacks, self._make_path)
+        )
+        for server in self.clients:
             if is_over_zenoh(server):
                 self._watch_over_zenoh(server, partial(on_status, server))
             else:

@@ -72,10 +72,10 @@ class ShadowReplyLinks:
             node,
             Role.ROUTER,
             node.get_fully_qualified_name(),
+            parameters,
             lifespan_s=parameters.observation_lifespan_s,
             stop=stop,
             zenoh=link,
-            closes_zenoh=False,
         )
         self.run, self.wake = links.run, links.wake
         self._client = links.add_shadow(server, over_zenoh=is_over_zenoh(server))

@@ -8,6 +8,7 @@ import contextlib
 import queue
 import signal
 import threading
+from types import SimpleNamespace
 
 from msgspec.structs import replace
 import numpy as np
@@ -29,7 +30,6 @@ from lerobot_serve.contract.schema import MsgType, Status
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.links.link import LinkCallbacks, Presence
 from lerobot_serve.links.ros.node_links import NodeLinks
-from lerobot_serve.local.path import LocalPath
 from lerobot_serve.zenoh.keys import Role
 
 pytestmark = every_link
@@ -51,21 +51,16 @@ class Robot:
             rig.node,
             Role.ROBOT,
             name,
+            SimpleNamespace(local_path=getattr(rig.fleet, 'uses_local', False), local_group=''),
             lifespan_s=LIMIT_S,
             stop=self._stop,
             zenoh=over_zenoh.link(rig.name) if over_zenoh else None,
-            closes_zenoh=False,
         )
         self.client = self._links.add(
             rig.name, f'/{name}/action_chunk', over_zenoh=bool(over_zenoh)
         )
-
-        def make_path(on_chunk, on_gone) -> LocalPath:
-            return LocalPath(on_chunk, on_gone, lifespan_s=LIMIT_S)
-
-        self.client.listen(
-            LinkCallbacks(self.chunks.put, self.no_session.put, self.presences.append),
-            make_path if getattr(rig.fleet, 'uses_local', False) else None,
+        self._links.listen(
+            lambda _: LinkCallbacks(self.chunks.put, self.no_session.put, self.presences.append)
         )
         self._thread = threading.Thread(target=self._links.run, args=(self._stop,))
         self._thread.start()
