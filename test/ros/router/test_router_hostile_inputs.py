@@ -158,7 +158,7 @@ def test_a_robot_that_vanishes_is_swept_once_whatever_its_server_does(router_rig
         assert client.round_trip(episode_id=router_rig.episode('a')).status == Status.OK
     # to close its session takes time
     router_rig.hang('b')
-    router_rig.node.destroy_subscription(gone._answers)
+    gone.replies.close()
     router_rig.wait(lambda: router_rig.state.sessions == 1, 'it is gone')
     router_rig.wait(
         lambda: not router_rig.node.count_publishers('/gone/action_chunk'), 'its topic, too'

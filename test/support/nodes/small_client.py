@@ -55,6 +55,9 @@ class ExecutorReplies(FakeReplies):
     def are_connected(self) -> bool:
         return self._subscription.get_publisher_count() > 0
 
+    def close(self) -> None:
+        self._node.destroy_subscription(self._subscription)
+
 
 class SmallClient:
     """Used by the test's thread; chunks are deposited by the executor's."""
@@ -91,7 +94,8 @@ class SmallClient:
             self.ask = self._sessions.session_request_for(self.ask)
         else:
             self._link = RosLink(node, server, lifespan_s=3.0)
-            self._sessions = ServerClient(self._link, ExecutorReplies(node, topic))
+            self.replies = ExecutorReplies(node, topic)
+            self._sessions = ServerClient(self._link, self.replies)
         make_path = partial(LocalPath, lifespan_s=3.0) if uses_local else None
         self._sessions.listen(LinkCallbacks(self.chunks.put), make_path)
         self._seq = 0
