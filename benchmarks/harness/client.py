@@ -13,8 +13,6 @@ from functools import partial
 import queue
 import time
 
-from msgspec.structs import replace
-
 from benchmarks.harness import echo
 from benchmarks.harness.processes import wait_until
 from lerobot_serve.contract.cdr import ENCAPSULATION
@@ -22,17 +20,18 @@ from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.errors import UserError
+from lerobot_serve.links.link import LinkCallbacks
+from lerobot_serve.links.ros.link import RosLink, RosReplies
+from lerobot_serve.links.server_client import ServerClient
+from lerobot_serve.links.zenoh import zenoh_client
 from lerobot_serve.local.path import LocalPath
 from lerobot_serve.local.signal import Signal
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
+from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
-from lerobot_serve.zenoh.replies import ZenohReplies
-from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.msg import ActionChunk, Observation
 
@@ -46,7 +45,7 @@ RETRYABLE_REFUSALS = (Refusal.NOT_READY, Refusal.UNREACHABLE)
 
 
 def open_when_ready(
-    sessions: SessionClient | ZenohSessionClient,
+    sessions: ServerClient,
     ask: OpenSessionRequest,
     is_running: Callable[[], bool] = lambda: True,
 ) -> None:
@@ -116,27 +115,23 @@ class PolicyClient(SteadyClockNode):
         uses_local: bool = False,
     ) -> None:
         super().__init__(name, context=runtime.context)
-        self.server, self.reply_topic = server, f'/{name}/action_chunk'
+        self.server = server
         self.chunks = Inbox(answer_s)
-        self.sessions = SessionClient(self, server, lifespan_s=lifespan_s)
-        if uses_local:
-            self.sessions.local = LocalPath(
-                self.chunks.deposit, lambda _: None, lifespan_s=lifespan_s, callers_receive=True
-            )
-            self.chunks.signal = self.sessions.local.signal()
         # chunks arrive as at the edge
-        self._lane = DedicatedSubscription(
-            self, ActionChunk, self.reply_topic, qos.ACTION_CHUNK, self.chunks.deposit
+        lane = DedicatedSubscriptions(self, ActionChunk, {}, qos.ACTION_CHUNK)
+        self.sessions = ServerClient(
+            RosLink(self, server, lifespan_s=lifespan_s),
+            RosReplies(self, lane, server, f'/{name}/action_chunk'),
         )
-        runtime.thread('replies', partial(self._lane.run, runtime.stop), self._lane.wake)
-
-    def session_request_for(self, ask: OpenSessionRequest) -> OpenSessionRequest:
-        """Return the session request with the reply topic of this client."""
-        return replace(ask, reply_topic=self.reply_topic)
+        make_path = partial(LocalPath, lifespan_s=lifespan_s, callers_receive=True)
+        self.sessions.listen(LinkCallbacks(self.chunks.deposit), make_path if uses_local else None)
+        self.chunks.signal = self.sessions.signal()
+        self.session_request_for = self.sessions.session_request_for
+        runtime.thread('replies', partial(lane.run, runtime.stop), lane.wake)
 
     def wait_until_matched(self) -> None:
         """Return when requests and chunks are connected. Raises UserError."""
-        if not self.sessions.wait_until_matched(self._lane.publisher_count, READY_TIMEOUT_S):
+        if not self.sessions.wait_until_matched(READY_TIMEOUT_S):
             raise UserError(f'the topics of {self.server} were not found')
 
 
@@ -159,29 +154,18 @@ class ZenohConnection:
     ) -> None:
         self.server, self.endpoint = server, endpoint
         self._link = ZenohLink(ZenohSettings(connect=(endpoint,), shared_memory=shared_memory))
-        self.sessions = ZenohSessionClient(self._link, server, Role.ROBOT, name, lambda _: None)
-        if uses_local:
-            self.sessions.local = LocalPath(on_chunk, lambda _: None, lifespan_s=LIFESPAN_S)
-        self._replies = ZenohReplies(
-            self._link,
-            {server: self.sessions.keys},
-            on_chunk=on_chunk,
-            on_no_session=lambda _: None,
-        )
-
-    def session_request_for(self, ask: OpenSessionRequest) -> OpenSessionRequest:
-        """Return the session request with the reply key of this client."""
-        return replace(ask, reply_topic=self._replies.topic(self.server, ask.session_epoch))
+        self.sessions = zenoh_client(self._link, server, Role.ROBOT, name)
+        make_path = partial(LocalPath, lifespan_s=LIFESPAN_S) if uses_local else None
+        self.sessions.listen(LinkCallbacks(on_chunk), make_path)
+        self.session_request_for = self.sessions.session_request_for
 
     def wait_until_matched(self) -> None:
         """Return when the server reads requests. Raises UserError."""
-        alive = self.sessions.is_available
-        if not self.sessions.wait_until_matched(lambda: int(alive()), READY_TIMEOUT_S):
+        if not self.sessions.wait_until_matched(READY_TIMEOUT_S):
             raise UserError(f'{self.server} does not read requests')
 
     def close(self) -> None:
-        self._replies.close()
-        self.sessions.destroy_endpoints()
+        self.sessions.end()
         self._link.close()
 
 

@@ -19,10 +19,12 @@ from benchmarks.harness.client import (
     READY_TIMEOUT_S,
     ZenohConnection,
 )
+from benchmarks.harness.processes import wait_until
 from lerobot_serve.contract.records import OpenSessionRequest
-from lerobot_serve.errors import UserError
+from lerobot_serve.links.fake import FakeReplies
+from lerobot_serve.links.ros.link import RosLink
+from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
@@ -63,7 +65,9 @@ class RosFleetConnections:
         self._server = server
         self._topics = tuple(REPLIES.format(server, number) for number in range(topics))
         self._next = itertools.cycle(self._topics)
-        self._sessions = SessionClient(node, server, lifespan_s=LIFESPAN_S, for_fleet=True)
+        self._link = RosLink(node, server, lifespan_s=LIFESPAN_S, for_fleet=True)
+        # replies arrive in the lanes
+        self._sessions = ServerClient(self._link, FakeReplies())
         self._used: set[str] = set()
         self._lanes: dict[str, DedicatedSubscriptions] = {}
         for first in range(0, topics, TOPICS_A_THREAD):
@@ -80,11 +84,15 @@ class RosFleetConnections:
         return mine
 
     def wait_until_matched(self) -> None:
-        if not self._sessions.wait_until_matched(self._is_every_topic_found, READY_TIMEOUT_S):
-            raise UserError(f'the topics of {self._server} were not found')
+        wait_until(
+            self._is_every_topic_found,
+            f'the topics of {self._server} were not found',
+            READY_TIMEOUT_S,
+        )
 
     def _is_every_topic_found(self) -> bool:
-        return all(self._lanes[topic].publisher_count(topic) for topic in self._used)
+        found = (self._lanes[topic].publisher_count(topic) for topic in self._used)
+        return self._link.is_read() and all(found)
 
     def send(self, _: OpenSessionRequest, raw: bytes) -> None:
         self._sessions.send(raw)

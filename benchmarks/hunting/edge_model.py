@@ -45,7 +45,7 @@ from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
-from lerobot_serve.edge.session.servers import Loss
+from lerobot_serve.links.link import Presence
 from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve_interfaces.action import RunEpisode
 
@@ -467,12 +467,9 @@ class EdgeModel:
 
     def _note_writer(self, server: str, *, is_alive: bool) -> None:
         """The middleware says whether a server's writer to this robot is alive."""
-        self._core.liveliness.update(
-            server,
-            alive=int(is_alive),
-            change=1 if is_alive else -1,
-            loss=Loss.EXPIRED if self.servers.all[server].mood == SILENT else Loss.CLOSED,
-        )
+        is_silent = self.servers.all[server].mood == SILENT
+        lost = Presence.EXPIRED if is_silent else Presence.CLOSED
+        self._core.liveliness.update(server, Presence.THERE if is_alive else lost)
 
     def swap_policy(self, server: str, policy: str) -> None:
         if server in self.servers.all:

@@ -152,5 +152,5 @@ class RouterModelClient:
     def session_request_for(self, ask: OpenSessionRequest) -> OpenSessionRequest:
         return replace(ask, reply_topic=f'/router/replies{self._server.name}')
 
-    def is_matched(self, timeout_s: float) -> bool:
+    def wait_until_matched(self, timeout_s: float) -> bool:
         return True

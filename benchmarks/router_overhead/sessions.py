@@ -25,7 +25,9 @@ from benchmarks.harness.router_process import picture, POLICY, ROUTER, start_rou
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.ros.contract.session_client import SessionClient
+from lerobot_serve.links.fake import FakeReplies
+from lerobot_serve.links.ros.link import RosLink
+from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.telemetry.percentiles import summarize
 
 ABOUT = 'robots come and go: sessions opened and closed, straight and through a router'
@@ -47,7 +49,10 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         stack.enter_context(running(node, 'policy_server', SERVER, POLICY, folder))
         router = start_router(stack, node, ('prod',), POLICY, folder)
         crowd = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
-        ways = [SessionClient(node, name, lifespan_s=LIFESPAN_S) for name in (SERVER, ROUTER)]
+        ways = [
+            ServerClient(RosLink(node, name, lifespan_s=LIFESPAN_S), FakeReplies())
+            for name in (SERVER, ROUTER)
+        ]
         visits: tuple[list[Visit], list[Visit]] = ([], [])
         for sessions in ways:
             list(crowd.map(partial(visit, sessions), range(ROBOTS_A_TURN)))
@@ -59,7 +64,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         return [describe(*visits, spent_ms)]
 
 
-def visit(sessions: SessionClient, number: int) -> Visit:
+def visit(sessions: ServerClient, number: int) -> Visit:
     """Open a session and close it. One of the crowd's threads."""
     name = f'robot_{number}'
     frames = {'observation.images.front': picture(16, 17)}

@@ -14,7 +14,7 @@ import time
 
 from lerobot_serve.allocator import keep_freed_memory
 from lerobot_serve.client.errors import ClientClosed, ServerUnavailable, WrongSettings
-from lerobot_serve.client.link import LinkCallbacks, ServerLink, ZenohServerLink
+from lerobot_serve.client.link import PolicyServerLink, ServerLink
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.client.session.plans import SessionPlans
 from lerobot_serve.client.session.state import SessionSettings
@@ -22,6 +22,7 @@ from lerobot_serve.client.settings import checked_timeout, ClientSettings
 from lerobot_serve.client.steps import Blocking, Pause, Plan, Waker
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
+from lerobot_serve.links.link import LinkCallbacks, Presence
 from lerobot_serve.local.path import LocalPath
 from lerobot_serve.zenoh.link import ZenohLink
 
@@ -52,7 +53,8 @@ class Connection:
         # of the session with the name of this client
         self._session: LinkCallbacks | None = None
         self._link = make_link(
-            settings.client_id, LinkCallbacks(self._on_message, self._on_presence)
+            settings.client_id,
+            LinkCallbacks(self._on_message, self._on_message, self._on_presence),
         )
 
     # threads of the link
@@ -60,15 +62,15 @@ class Connection:
     def _on_message(self, raw: bytes) -> None:
         session = self._session
         if session:
-            session.on_message(raw)
+            session.on_chunk(raw)
 
-    def _on_presence(self, is_available: bool) -> None:
+    def _on_presence(self, presence: Presence) -> None:
         with self._lock:
             wakers, session = tuple(self._wakers), self._session
         for waker in wakers:
             waker.set()
         if session:
-            session.on_presence(is_available)
+            session.on_presence(presence)
 
     # plans
 
@@ -216,7 +218,7 @@ def make_connection(settings: ClientSettings, *, callers_receive: bool = False) 
             LocalPath, lifespan_s=settings.timeout_s, callers_receive=callers_receive
         )
         make_link = partial(
-            ZenohServerLink, link, settings.server, make_path if settings.local_path else None
+            PolicyServerLink, link, settings.server, make_path if settings.local_path else None
         )
         close = link.close
     try:

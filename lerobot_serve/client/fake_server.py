@@ -15,7 +15,6 @@ import numpy as np
 
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.client.connection import Connection
-from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.results import policy_info, PolicyInfo
 from lerobot_serve.client.settings import client_settings
 from lerobot_serve.contract.cdr import Outgoing
@@ -35,6 +34,7 @@ from lerobot_serve.contract.records import (
 )
 from lerobot_serve.contract.schema import Codec, Flag
 from lerobot_serve.contract.services.session import ServerUnreachable
+from lerobot_serve.links.link import LinkCallbacks, Presence
 from lerobot_serve.local.signal import Signal
 
 NAMES = ('shoulder.pos', 'elbow.pos')
@@ -73,15 +73,15 @@ class FakeServer:
         self.opened: list[OpenSessionRequest] = []
         self.closed: list[OpenSessionRequest] = []
         self.resets: list[ResetEpisodeRequest] = []
-        self.links: dict[str, FakeLink] = {}
+        self.links: dict[str, FakeServerLink] = {}
 
     def connection(self, client_id: str = 'tester', timeout_s: float = 5.0) -> Connection:
         """Return a connection for PolicyClient or AsyncPolicyClient."""
         settings = client_settings('policy_server', client_id=client_id, timeout_s=timeout_s)
         return Connection(settings, self._link, lambda: None)
 
-    def _link(self, client_id: str, callbacks: LinkCallbacks) -> FakeLink:
-        self.links[client_id] = FakeLink(self, callbacks)
+    def _link(self, client_id: str, callbacks: LinkCallbacks) -> FakeServerLink:
+        self.links[client_id] = FakeServerLink(self, callbacks)
         return self.links[client_id]
 
     def go(self) -> None:
@@ -96,7 +96,7 @@ class FakeServer:
 
     def _notify(self) -> None:
         for link in tuple(self.links.values()):
-            link.callbacks.on_presence(self.is_there)
+            link.callbacks.on_presence(Presence.THERE if self.is_there else Presence.GONE)
 
     def receive(self, observation: Observation) -> None:
         self.observations.append(observation)
@@ -122,10 +122,10 @@ class FakeServer:
 
     def deliver(self, client_id: str, raw: bytes) -> None:
         """Send bytes to a client."""
-        self.links[client_id].callbacks.on_message(raw)
+        self.links[client_id].callbacks.on_chunk(raw)
 
 
-class FakeLink:
+class FakeServerLink:
     """The ServerLink to a FakeServer."""
 
     def __init__(self, server: FakeServer, callbacks: LinkCallbacks) -> None:

@@ -52,10 +52,9 @@ from lerobot_serve.edge.ros.server_links import open_server_links
 from lerobot_serve.edge.session.connection import ConnectionChange
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
-from lerobot_serve.edge.session.servers import Loss
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
-from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks, ServerLinks
 from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
+from lerobot_serve.links.link import LinkCallbacks
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_messages import record_of
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
@@ -131,9 +130,13 @@ class EdgeController(SteadyClockNode):
             runtime,
             parameters,
             self.client_id,
-            ReplyCallbacks(inbox.put_reply, inbox.put_no_session, self._on_presence),
+            lambda server: LinkCallbacks(
+                inbox.put_reply,
+                inbox.put_no_session,
+                partial(self._core.liveliness.update, server),
+            ),
         )
-        transport = self._make_transport(self._links, parameters)
+        transport = self._make_transport()
         self._requester = self._core.make_requester(transport, self._observations)
         self._takeover = self._core.make_takeover(person_messages)
         self._operator = self._core.make_operator_control(self._requester, self._takeover)
@@ -206,11 +209,9 @@ class EdgeController(SteadyClockNode):
             count_dropped=self._core.status.count_dropped,
         )
 
-    def _make_transport(
-        self, link: ServerLinks, parameters: EdgeParameters
-    ) -> PolicyServerTransport:
+    def _make_transport(self) -> PolicyServerTransport:
         return PolicyServerTransport(
-            link,
+            self._links.clients,
             self.robot,
             session_request=self._session_request,
             rate_warnings=lambda chunk_size: chunk_rate_warnings(
@@ -219,14 +220,13 @@ class EdgeController(SteadyClockNode):
             logs=self._logs,
         )
 
-    def _session_request(self, epoch: int, reply_topic: str) -> records.OpenSessionRequest:
+    def _session_request(self, epoch: int) -> records.OpenSessionRequest:
         return make_session_request(
             self._settings.current,
             self.robot,
             client_id=self.client_id,
             instance=self._instance,
             epoch=epoch,
-            reply_topic=reply_topic,
             task=self._core.status.task,
             cameras=self._observations.cameras,
         )
@@ -263,8 +263,8 @@ class EdgeController(SteadyClockNode):
         self._action = RunEpisodeAction(self, self._runner)
         self._outcomes = OutcomeReports(
             self.client_id,
-            lambda: self._links.clients.get(self._core.status.server),
-            self._links.clients.values,
+            {server: self._links.clients[server] for server in parameters.servers_over_zenoh},
+            lambda: self._core.status.server,
             clock.now_ns,
             count_dropped=self._core.status.count_dropped,
             log_warning=self.get_logger().warning,
@@ -435,10 +435,7 @@ class EdgeController(SteadyClockNode):
         self._listener.changed(change)
         self._log.changed(change)
 
-    # threads of the link, and `request`
-
-    def _on_presence(self, server: str, alive: int, change: int, loss: Loss) -> None:
-        self._core.liveliness.update(server, alive=alive, change=change, loss=loss)
+    # thread `request`
 
     def _run_requests(self) -> None:
         self._requester.run()

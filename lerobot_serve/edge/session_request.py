@@ -24,7 +24,6 @@ def make_session_request(
     client_id: str,
     instance: int,
     epoch: int,
-    reply_topic: str,
     task: str,
     cameras: tuple[CameraSpec, ...] | None = None,
 ) -> OpenSessionRequest:
@@ -37,7 +36,6 @@ def make_session_request(
         client_id=client_id,
         instance=instance,
         session_epoch=epoch,
-        reply_topic=reply_topic,
         state_names=robot.state_names,
         action_names=robot.action_names,
         cameras=cameras or tuple(CameraSpec(name) for name in robot.camera_names),

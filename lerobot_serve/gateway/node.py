@@ -9,9 +9,7 @@ threads of Zenoh over Zenoh; both deposit. Threads of a pool call services of th
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
-from lerobot_serve.contract.names import node_name
 from lerobot_serve.gateway.access import Exposure, open_exposure
 from lerobot_serve.gateway.callers.caller import NO_CAGE
 from lerobot_serve.gateway.core import Gateway
@@ -19,25 +17,22 @@ from lerobot_serve.gateway.counters import collect, GatewayCounters
 from lerobot_serve.gateway.doors import load_door, MakeDoor
 from lerobot_serve.gateway.event_loop import GatewayLoop, Running
 from lerobot_serve.gateway.parameters import door_settings, GatewayParameters
-from lerobot_serve.gateway.ros.ros_link import RosServerLink
-from lerobot_serve.gateway.router.server_link import LinkCallbacks
 from lerobot_serve.gateway.router.upstream import RouterUpstream
-from lerobot_serve.local.local_parameters import local_paths
-from lerobot_serve.local.path import MakePath
+from lerobot_serve.links.link import LinkCallbacks
+from lerobot_serve.links.ros.node_links import NodeLinks
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
 from lerobot_serve.telemetry.http_endpoint import start_endpoint
-from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
-
-if TYPE_CHECKING:
-    from lerobot_serve.gateway.ros.zenoh_link import ZenohServerLink
+from lerobot_serve.zenoh.keys import Role
 
 # beside drain_timeout_s: sessions that are closed (2 s), calls of the router that end (2 s), doors
 # that end their connections (2 s), and a little
 END_LIMIT_S = 6.5
 NAME = 'gateway'
+# of a relay: its sessions share the topic
+REPLY_TOPIC = '~/replies/callers'
 
 
 class GatewayNode(SteadyClockNode):
@@ -53,9 +48,7 @@ class GatewayNode(SteadyClockNode):
         self._doors = [self._prepare(name) for name in parameters.doors]
         self._counters = GatewayCounters()
         self._upstream: RouterUpstream | None = None
-        self._link: RosServerLink | ZenohServerLink | None = None
-        # the subscriptions of the link are made here, by the thread that builds the node
-        self._ros_link = None if parameters.is_over_zenoh else self._open_ros_link()
+        self._links = self._open_links()
         self._loop = GatewayLoop(self._build, parameters.drain_timeout_s + END_LIMIT_S)
         self._endpoint = start_endpoint(
             parameters,
@@ -75,21 +68,24 @@ class GatewayNode(SteadyClockNode):
             self.get_logger().warning(exposure.warning)
         return name, make, exposure
 
-    def _open_ros_link(self) -> RosServerLink:
-        link = RosServerLink(
+    def _open_links(self) -> NodeLinks:
+        """Return the link to the router. Raises UserError."""
+        parameters = self.parameters
+        links = NodeLinks(
             self,
-            self.parameters.server,
-            lifespan_s=self.parameters.request_timeout_s,
+            # as another router: one with the sessions of many
+            Role.ROUTER,
+            self.get_fully_qualified_name(),
+            parameters,
+            lifespan_s=parameters.request_timeout_s,
             stop=self._runtime.stop,
-            make_path=self._make_path(),
+            on_drop=self._counters.note_lost,
         )
-        link.listen(self._callbacks())
-        return link
-
-    def _make_path(self) -> MakePath | None:
-        return local_paths(
-            self.parameters, self.parameters.request_timeout_s, self.get_logger().info
+        self._client = links.add(
+            parameters.server, REPLY_TOPIC, over_zenoh=parameters.is_over_zenoh
         )
+        links.listen(lambda _: self._callbacks())
+        return links
 
     def _callbacks(self) -> LinkCallbacks:
         """Return the deposits of the upstream, which is built later in the event loop."""
@@ -107,9 +103,9 @@ class GatewayNode(SteadyClockNode):
     # main thread, once the executor spins
 
     def _start(self) -> None:
-        if self._ros_link:
-            link = self._ros_link
-            self._runtime.thread('replies', partial(link.run, self._runtime.stop), link.wake)
+        if not self.parameters.is_over_zenoh:
+            run = partial(self._links.run, self._runtime.stop)
+            self._runtime.thread('replies', run, self._links.wake)
         self._runtime.thread(NAME, self._loop.run, self._loop.request_stop)
         self._loop.wait_until_started()
         log = self.get_logger().info
@@ -122,9 +118,8 @@ class GatewayNode(SteadyClockNode):
     def _build(self) -> Running:
         """Build everything that the loop owns. Raises UserError."""
         parameters = self.parameters
-        self._link = self._ros_link or self._open_zenoh_link()
         self._upstream = RouterUpstream(
-            self._link,
+            self._client,
             parameters,
             self.get_logger(),
             count_dropped=self._counters.note_dropped,
@@ -137,21 +132,6 @@ class GatewayNode(SteadyClockNode):
         ]
         return Running(gateway, doors)
 
-    def _open_zenoh_link(self) -> ZenohServerLink:
-        # a gateway over ROS 2 needs no eclipse-zenoh
-        from lerobot_serve.gateway.ros.zenoh_link import ZenohServerLink
-        from lerobot_serve.zenoh.link import ZenohLink
-
-        return ZenohServerLink(
-            ZenohLink(zenoh_settings(self.parameters)),
-            node_name(self.parameters.server),
-            self.get_fully_qualified_name(),
-            self._callbacks(),
-            on_drop=self._counters.note_lost,
-            lifespan_s=self.parameters.request_timeout_s,
-            make_path=self._make_path(),
-        )
-
     # metrics thread
 
     def _why_not_ready(self) -> str:
@@ -160,8 +140,7 @@ class GatewayNode(SteadyClockNode):
     def destroy_node(self) -> None:
         if self._endpoint:
             self._endpoint.close()
-        if self._link:
-            self._link.close()
+        self._links.close()
         super().destroy_node()
 
 

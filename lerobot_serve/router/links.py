@@ -9,12 +9,12 @@ import threading
 from typing import Protocol
 
 from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.router.api.messages import RouterMessage
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.data_path.request_observer import RequestObserver
 from lerobot_serve.router.monitoring.trace_recorder import RouterTraceRecorder
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.sessions.call_pool import ReplicaClient
 from lerobot_serve.router.shadow.sessions import ShadowClient
 
 
@@ -31,7 +31,7 @@ class ParameterSource:
 
 
 class ReplicaConnections(Protocol):
-    """The clients of all replicas and their replies; see ros.replica_clients."""
+    """The clients of all replicas and their replies; see ros.replica_links."""
 
     def listen(
         self,
@@ -53,7 +53,7 @@ class ReplicaConnections(Protocol):
 class ShadowLinks(Protocol):
     """
     The clients of the policy in shadow and, for second draws, of all replicas, and their replies;
-    see ros.replica_links.
+    see ros.shadow_links.
     """
 
     @property
@@ -80,7 +80,7 @@ class RouterLinks:
     after the observers of the router.
     """
 
-    clients: Mapping[str, ReplicaClient]
+    clients: Mapping[str, ServerClient]
     transport: ReplicaTransport
     publish: Callable[[RouterMessage], None]
     shadow: ShadowLinks | None = None

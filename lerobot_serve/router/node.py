@@ -53,8 +53,9 @@ from lerobot_serve.router.monitoring.drop_counters import DropCounters
 from lerobot_serve.router.monitoring.trace_recorder import make_recorder
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.router.ros.predict_chunk_proxy import PredictChunkProxy
-from lerobot_serve.router.ros.replica_links import open_replica_links, open_shadow_links
+from lerobot_serve.router.ros.replica_links import ReplicaLinks
 from lerobot_serve.router.ros.router_publishers import RouterPublishers
+from lerobot_serve.router.ros.shadow_links import ShadowReplyLinks
 from lerobot_serve.router.runtime import RouterRuntime, ThreadGroup
 from lerobot_serve.router.storage.decisions import live_changes
 from lerobot_serve.state_folder import state_folder
@@ -202,14 +203,10 @@ class PolicyRouter(LifecycleNode):
         context = self._make_context()
         threads = ThreadGroup(self._runtime.thread)
         link = self._zenoh.link if self._zenoh else None
-        replicas = open_replica_links(
-            self,
-            parameters,
-            link,
-            on_drop=self._drops.add,
-            stop=threads.stop,
-        )
-        shadow = open_shadow_links(self, parameters, replicas, link, threads.stop)
+        replicas = ReplicaLinks(self, parameters, link, on_drop=self._drops.add, stop=threads.stop)
+        shadow = None
+        if parameters.shadow_server:
+            shadow = ShadowReplyLinks(self, parameters, replicas, link, threads.stop)
         try:
             links = RouterLinks(
                 replicas.clients,

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-Replies over Zenoh: a publisher for each open session of a server, a subscription for each client.
-"""
+"""Replies over Zenoh: a publisher for each open session of a server."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import zenoh
 from lerobot_serve.contract.names import is_reply_key
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
-from lerobot_serve.zenoh.keys import client_of, ClientKeys, ServerKeys
+from lerobot_serve.zenoh.keys import client_of, ServerKeys
 from lerobot_serve.zenoh.link import DROPPED_AFTER_S, is_matched, ZenohLink
 from lerobot_serve.zenoh.link_sender import LinkSender
 from lerobot_serve.zenoh.traffic import Traffic
@@ -135,38 +133,3 @@ class ZenohReplyPublishers:
     def close(self) -> None:
         """Stop to watch clients."""
         self._presence.undeclare()
-
-
-class ZenohReplies:
-    """
-    The replies to one client from its servers. A thread of Zenoh calls `on_chunk`,
-    `on_no_session` and, when a server comes or goes, `on_presence`.
-    """
-
-    def __init__(
-        self,
-        link: ZenohLink,
-        keys: dict[str, ClientKeys],
-        *,
-        on_chunk: Callable[[bytes], None],
-        on_no_session: Callable[[bytes], None],
-    ) -> None:
-        """`keys` has the keys of this client at each server."""
-        self._keys = keys
-        self._subscriptions = [
-            subscription
-            for each in keys.values()
-            for subscription in (
-                link.subscribe(each.replies(), lambda _, raw: on_chunk(raw)),
-                link.subscribe(each.no_session, lambda _, raw: on_no_session(raw)),
-            )
-        ]
-
-    def topic(self, server: str, session_epoch: int) -> str:
-        """Return the key on which a server replies in one session."""
-        return self._keys[server].reply(session_epoch)
-
-    def close(self) -> None:
-        for subscription in self._subscriptions:
-            subscription.undeclare()
-        self._subscriptions.clear()

@@ -20,6 +20,7 @@ from lerobot_serve.client.gateway_link.messages import info_of
 from lerobot_serve.client.results import PolicyInfo
 from lerobot_serve.contract.services.policy_service import DescribeRequest, Policy, SERVICE
 from lerobot_serve.contract.services.session import ServerUnreachable
+from lerobot_serve.links.link import OnPresence, Presence
 
 DETAIL_LIMIT = 400
 ABSENCE_TIMEOUT_S, END_TIMEOUT_S = 0.5, 1.0
@@ -58,7 +59,7 @@ class GatewayChannel:
         # why the gateway lets no call of this client in
         self._refusal: WrongSettings | None = None
         self._lock, self._closed = threading.Lock(), threading.Event()
-        self._watchers: list[Callable[[bool], None]] = []
+        self._watchers: list[OnPresence] = []
         self._channel = _channel(address)
         self._describe = self._channel.unary_unary(f'/{SERVICE}/Describe')
         self.predict_stream = self._channel.stream_stream(f'/{SERVICE}/PredictStream')
@@ -122,9 +123,9 @@ class GatewayChannel:
             self._is_there, watchers = is_there, tuple(self._watchers)
         if is_news and not self._closed.is_set():
             for watcher in watchers:
-                watcher(is_there)
+                watcher(Presence.THERE if is_there else Presence.GONE)
 
-    def watch(self, watcher: Callable[[bool], None]) -> Callable[[], None]:
+    def watch(self, watcher: OnPresence) -> Callable[[], None]:
         """Call `watcher` when the gateway comes or goes; return what ends that."""
         with self._lock:
             self._watchers.append(watcher)

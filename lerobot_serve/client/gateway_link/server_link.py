@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from lerobot_serve.client.gateway_address import caller_name
 from lerobot_serve.client.gateway_link import messages
 from lerobot_serve.client.gateway_link.channel import call_error, GatewayChannel, Metadata
-from lerobot_serve.client.link import LinkCallbacks
 from lerobot_serve.client.results import GatewayAgreement
 from lerobot_serve.client.settings import CLIENT_PREFIX
 from lerobot_serve.contract.cdr import encodable_text, Outgoing
@@ -38,6 +37,7 @@ from lerobot_serve.contract.records import (
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.policy_service import Action
 from lerobot_serve.contract.services.session import ServerUnreachable
+from lerobot_serve.links.link import LinkCallbacks, Presence
 from lerobot_serve.local.signal import Signal
 
 SHOWN_BYTES = 80
@@ -212,12 +212,12 @@ class GatewayServerLink:
             action = Action.FromString(raw)
         except DecodeError:
             # counted as what it is, a message that cannot be read
-            self._callbacks.on_message(raw[:SHOWN_BYTES])
+            self._callbacks.on_chunk(raw[:SHOWN_BYTES])
             return
         if opening:
             opening.set_result(action)
         elif self._request:
-            self._callbacks.on_message(self._chunk(action, self._request))
+            self._callbacks.on_chunk(self._chunk(action, self._request))
 
     def _chunk(self, action: Any, request: Envelope) -> bytes:
         """Return the bytes of a reply; one to an older request is found late by its number."""
@@ -249,4 +249,4 @@ class GatewayServerLink:
         elif opening:
             opening.set_result(None)
         else:
-            self._callbacks.on_presence(False)
+            self._callbacks.on_presence(Presence.GONE)

@@ -22,7 +22,7 @@ from lerobot_serve.client.errors import (
     WrongObservation,
     WrongSettings,
 )
-from lerobot_serve.client.link import CLOSE_TIMEOUT_S, LinkCallbacks, ServerLink
+from lerobot_serve.client.link import CLOSE_TIMEOUT_S, ServerLink
 from lerobot_serve.client.results import Prediction
 from lerobot_serve.client.session.inputs import Observed
 from lerobot_serve.client.session.replies import prediction_of, read_chunk
@@ -33,6 +33,7 @@ from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.contract.names import is_printable
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
+from lerobot_serve.links.link import LinkCallbacks, Presence
 from lerobot_serve.session.machine import SessionLost
 
 # between attempts to open a session, doubled each time
@@ -61,7 +62,9 @@ class SessionPlans:
         # another session may have its name
         self.is_released = False
         self._clock, self._ending = clock, threading.Lock()
-        self._link, self._release = make_link(LinkCallbacks(self._on_message, self._on_presence))
+        self._link, self._release = make_link(
+            LinkCallbacks(self._on_message, self._on_message, self._on_presence)
+        )
         self.signal = self._link.signal
 
     # threads of the link
@@ -69,8 +72,8 @@ class SessionPlans:
     def _on_message(self, raw: bytes) -> None:
         self.state.on_message(raw, self._clock())
 
-    def _on_presence(self, is_available: bool) -> None:
-        self.state.server_changed('' if is_available else WENT_AWAY)
+    def _on_presence(self, presence: Presence) -> None:
+        self.state.server_changed('' if presence is Presence.THERE else WENT_AWAY)
 
     # plans
 

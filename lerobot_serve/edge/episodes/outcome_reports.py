@@ -7,29 +7,17 @@ The executor thread adds and polls; a thread of the link delivers replies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 import threading
-from typing import Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
 from lerobot_serve.contract.records import EpisodeOutcome, ReportOutcomeRequest
+from lerobot_serve.links.server_client import ServerClient
 
 # a try ends before the next one: CALL_LATER_S of the link is shorter
 LIMIT, TRIES, RETRY_NS = 64, 10, 3_000_000_000
-
-
-@runtime_checkable
-class OutcomeClient(Protocol):
-    """A client of a server that can be asked to record an outcome."""
-
-    def is_available(self) -> bool: ...
-
-    def report_outcome(
-        self, request: ReportOutcomeRequest, on_reply: Callable[[bool, str], None], /
-    ) -> None:
-        """Report without waiting; `on_reply` gets whether it is accepted, and a text."""
 
 
 @dataclass(slots=True)
@@ -50,19 +38,16 @@ class OutcomeReports:
     def __init__(
         self,
         client_id: str,
-        client: Callable[[], object],
-        clients: Callable[[], Iterable[object]],
+        clients: Mapping[str, ServerClient],
+        server: Callable[[], str],
         clock: Callable[[], int],
         *,
         count_dropped: Callable[[str], None],
         log_warning: Callable[[str], object],
     ) -> None:
-        """
-        `client` returns the client of the present server, None without one; `clients` those of all
-        servers.
-        """
-        self._client_id, self._client, self._clock = client_id, client, clock
-        self._clients = clients
+        """`clients` are those of the servers over Zenoh; `server` returns the present one."""
+        self._client_id, self._clients, self._clock = client_id, clients, clock
+        self._server = server
         self._count_dropped, self._log_warning = count_dropped, log_warning
         self._waiting: dict[str, OutcomeReport] = {}
         self._lock = threading.Lock()
@@ -87,12 +72,12 @@ class OutcomeReports:
         Send what is due. Over ROS 2 a router hears the topic of outcomes itself; outcomes wait
         while such a server stands in for one over Zenoh.
         """
-        client = self._client()
-        if not any(isinstance(each, OutcomeClient) for each in self._clients()):
+        if not self._clients:
             with self._lock:
                 self._waiting.clear()
             return
-        if not (isinstance(client, OutcomeClient) and client.is_available()):
+        client = self._clients.get(self._server())
+        if client is None or not client.is_available():
             return
         for report in self._due(self._clock()):
             client.report_outcome(ReportOutcomeRequest(report.outcome), self._on_reply_to(report))

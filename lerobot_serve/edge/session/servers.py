@@ -8,23 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from enum import Enum, unique
 from functools import partial
 
 from lerobot_serve.edge.session.request import PendingRequest
 from lerobot_serve.edge.session.transport.transport import Transport
+from lerobot_serve.links.link import Presence
 from lerobot_serve.session.failover import ServerSelection
-
-
-@unique
-class Loss(Enum):
-    """What a link knows of a server whose last writer has gone."""
-
-    CLOSED = 'server closed the session or exited'
-    EXPIRED = 'liveliness lease expired ({lease_s:g} s): killed, suspended or unreachable'
-    # over Zenoh, which reports no reason
-    GONE = 'server exited, was killed, is suspended or unreachable'
-    AMBIGUOUS = 'another server has the same name'
 
 
 class ServerLiveliness:
@@ -32,28 +21,21 @@ class ServerLiveliness:
     Whether the writer of the session's server to this robot is alive: each server replies on its
     own topic, so a lost writer is a lost server.
 
-    Counts live writers and losses per server; no call blocks. The thread `replies` calls `update`.
+    Counts the losses of each server; no call blocks. Threads of the links call `update`.
     `on_change` wakes the request thread when a server was lost or came back.
     """
 
     def __init__(self, lease_s: float, on_change: Callable[[], None]) -> None:
         self._lease_s, self._on_change = lease_s, on_change
-        self._alive: Counter[str] = Counter()
+        self._presence: dict[str, Presence] = {}
         self._losses: Counter[str] = Counter()
-        self._how: dict[str, Loss] = {}
         self._server, self._losses_before = '', 0
 
-    def update(self, server: str, *, alive: int, change: int, loss: Loss) -> None:
-        """
-        Record how many writers of a server are alive, and how one was lost if one was.
-        """
-        was_lost = change < 0 and alive == 0
-        if change:
-            self._how[server] = loss
-        self._alive[server] = alive
-        self._losses[server] += was_lost
-        if was_lost or change > 0:
-            self._on_change()
+    def update(self, server: str, presence: Presence) -> None:
+        """Record that a server is there, or how it was lost."""
+        self._presence[server] = presence
+        self._losses[server] += presence is not Presence.THERE
+        self._on_change()
 
     def begin_session(self, server: str) -> None:
         """Start a session with this server; earlier losses do not count."""
@@ -62,13 +44,16 @@ class ServerLiveliness:
     @property
     def has_lease_expired(self) -> bool:
         """Whether the lease of its last writer expired."""
-        return self._how.get(self._server) is Loss.EXPIRED
+        return self._presence.get(self._server) is Presence.EXPIRED
 
     def loss_reason(self) -> str:
         """Return why the server of the session is lost; empty if it is alive."""
-        if self._losses[self._server] == self._losses_before or self._alive[self._server]:
+        presence = self._presence.get(self._server, Presence.THERE)
+        is_lost = self._losses[self._server] != self._losses_before
+        if presence is Presence.THERE or not is_lost:
             return ''
-        return self._how[self._server].value.format(lease_s=self._lease_s)
+        text: str = presence.value
+        return text.format(lease_s=self._lease_s)
 
 
 PROBE_SHARE, LEAVE_SHARE = 0.25, 0.5

@@ -33,8 +33,8 @@ from lerobot_serve.gateway.router.availability import Availability
 from lerobot_serve.gateway.router.image_encoding import ImageEncoder
 from lerobot_serve.gateway.router.outcomes import refusal_error, unavailable
 from lerobot_serve.gateway.router.policy_contract import contract_of_session, required_policy
-from lerobot_serve.gateway.router.server_link import ServerLink
 from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.links.server_client import ServerClient
 
 T = TypeVar('T')
 # calls that block, such as sessions that are opened at once
@@ -49,16 +49,16 @@ DEFAULT_HZ = 30.0
 class RouterCalls:
     """See the module. Built in the event loop."""
 
-    def __init__(self, link: ServerLink, settings: GatewayParameters, log: Log) -> None:
-        self._link, self._settings, self._log = link, settings, log
+    def __init__(self, client: ServerClient, settings: GatewayParameters, log: Log) -> None:
+        self._client, self._settings, self._log = client, settings, log
         self._loop = asyncio.get_running_loop()
         self._calls = ThreadPoolExecutor(CALL_THREADS, 'upstream')
         self._running: set[Future[Any]] = set()
         self.images = ImageEncoder(settings)
         # of this process; each caller derives its own instance from it
         self._secret = secrets.token_bytes(16)
-        self.availability = Availability(link.server, self._read_status, log.warning)
-        self.reply_topic = link.reply_topic
+        self.availability = Availability(client.server, self._read_status, log.warning)
+        self.reply_topic = client.reply_topic
 
     async def close(self) -> None:
         """End the threads, and await their calls: the link is closed next, and they use it."""
@@ -95,8 +95,8 @@ class RouterCalls:
     ) -> tuple[OpenSessionResponse, PolicyContract]:
         """Open a session. Raises PredictionError."""
         try:
-            reply = await self._call(self._link.open, request, OPEN_TIMEOUT_S)
-            await self._call(self._link.wait_until_matched, MATCH_TIMEOUT_S)
+            reply = await self._call(self._client.open, request, OPEN_TIMEOUT_S)
+            await self._call(self._client.wait_until_matched, MATCH_TIMEOUT_S)
         except ServerUnreachable as error:
             self.availability.lost(str(error))
             raise unavailable(f'{error}; retry later') from None
@@ -116,13 +116,13 @@ class RouterCalls:
         """Close a session; a router that is away closes it by its own timeout."""
         if not self.availability.problem:
             with contextlib.suppress(ServerUnreachable):
-                await self._call(self._link.close_session, request, CLOSE_TIMEOUT_S)
+                await self._call(self._client.close, request, CLOSE_TIMEOUT_S)
 
     def send(self, raw: Outgoing) -> None:
         """Send a request. Raises PredictionError while the router is away."""
         if self.availability.problem:
             raise unavailable(f'{self.availability.problem}; retry later')
-        self._link.send(raw)
+        self._client.send(raw)
 
     def announce(self, episode: ResetEpisodeRequest) -> None:
         """Announce an episode; its first request says so too."""
@@ -133,7 +133,7 @@ class RouterCalls:
                 f'{episode.client_id}: the router rejected the reset of its episode: {text}',
             )
 
-        self._link.announce(episode, on_refusal)
+        self._client.announce(episode, on_refusal)
 
     def in_loop(self, process: Callable[..., object], *arguments: object) -> None:
         """Run a function in the event loop. Any thread."""
@@ -142,7 +142,7 @@ class RouterCalls:
             self._loop.call_soon_threadsafe(process, *arguments)
 
     async def _read_status(self) -> GetStatusResponse:
-        return await self._call(self._link.status, STATUS_TIMEOUT_S)
+        return await self._call(self._client.status, STATUS_TIMEOUT_S)
 
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a call that blocks in a thread of the pool."""

@@ -13,9 +13,10 @@ from lerobot_serve.gateway.core import Log
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.router.calls import ended, RouterCalls
 from lerobot_serve.gateway.router.outcomes import unavailable
-from lerobot_serve.gateway.router.server_link import Presence, ServerLink
 from lerobot_serve.gateway.router.session import RouterSession
 from lerobot_serve.gateway.upstream import PolicyContract
+from lerobot_serve.links.link import Presence
+from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.session.machine import SessionLost
 
 
@@ -24,14 +25,14 @@ class RouterUpstream:
 
     def __init__(
         self,
-        link: ServerLink,
+        client: ServerClient,
         settings: GatewayParameters,
         log: Log,
         *,
         count_dropped: Callable[[str], None],
     ) -> None:
-        self._server, self._count_dropped = link.server, count_dropped
-        self._calls = RouterCalls(link, settings, log)
+        self._server, self._count_dropped = client.server, count_dropped
+        self._calls = RouterCalls(client, settings, log)
         self._availability = self._calls.availability
         self._sessions: dict[str, RouterSession] = {}
 
@@ -99,7 +100,7 @@ class RouterUpstream:
             if self.problem:
                 self._availability.start()
             return
-        if presence is Presence.LOST:
+        if presence is not Presence.CLOSED:
             text = f'{self._server} is lost: it was killed, hangs or is cut off'
             self._availability.lost(text)
             self._end_sessions(lambda: unavailable(f'{text}; retry later'))

@@ -15,9 +15,9 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.schema import Flag, Status
+from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.router.data_path.in_flight import InFlightRequest
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.router.sessions.call_pool import ReplicaClient
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 
 
@@ -26,7 +26,7 @@ class ReplicaTransport:
 
     def __init__(
         self,
-        clients: Mapping[str, ReplicaClient],
+        clients: Mapping[str, ServerClient],
         send_reply: Callable[[str, bytes], bool],
         drops: DropCounters,
         publish_no_session: Callable[[Chunk], None],

@@ -1,99 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replicas of a router, and its policy in shadow, over both links."""
+"""
+The replicas of a router over both links. Over ROS 2 each server replies on a separate topic, which
+identifies it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+import queue
 import threading
 from typing import ParamSpec, TYPE_CHECKING
 
+from rclpy.exceptions import InvalidHandle
 from rclpy.node import Node
+from rclpy.subscription import Subscription
 
-from lerobot_serve.contract.names import is_over_zenoh
-from lerobot_serve.local.local_parameters import local_paths
-from lerobot_serve.local.path import MakePath
+from lerobot_serve.contract.names import is_over_zenoh, node_name, ros_token
+from lerobot_serve.contract.records import ServerStatus
+from lerobot_serve.contract.services.messages import read, SAME_VERSION
+from lerobot_serve.links.link import LinkCallbacks, Presence
+from lerobot_serve.links.ros.node_links import NodeLinks
 from lerobot_serve.parameters import ParameterError
+from lerobot_serve.ros import qos
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.router.ros.replica_clients import (
-    OnReply,
-    OnStatus,
-    ReplicaClient,
-    ReplicaClients,
-)
-from lerobot_serve.router.ros.shadow_clients import OnReply as ShadowReply
-from lerobot_serve.router.ros.shadow_clients import ShadowClients, ShadowSession
+from lerobot_serve.zenoh.keys import Role, ServerKeys
+from lerobot_serve_interfaces.msg import ServerStatus as ServerStatusMessage
 
 if TYPE_CHECKING:
-    from lerobot_serve.router.ros.zenoh_replicas import (
-        ZenohReplicaClient,
-        ZenohReplicas,
-        ZenohShadowClients,
-    )
+    import zenoh
+
     from lerobot_serve.zenoh.link import ZenohLink
 
 P = ParamSpec('P')
+MALFORMED_STATUS = 'malformed_status'
+OnReply = Callable[[str, bytes], None]
+OnStatus = Callable[[str, ServerStatus], None]
 
 
-def open_replica_links(
-    node: Node,
-    parameters: RouterParameters,
-    link: ZenohLink | None,
-    *,
-    on_drop: Callable[[str], None],
-    stop: threading.Event,
-) -> ReplicaLinks:
-    """
-    Return the clients of all replicas. The thread of a transition. Raises ParameterError for a
-    replica over Zenoh without `link`.
-    """
-    over_zenoh = tuple(server for server in parameters.servers if is_over_zenoh(server))
-    lifespan_s = parameters.observation_lifespan_s
-    make_path = local_paths(parameters, lifespan_s, node.get_logger().info)
-    return ReplicaLinks(
-        ReplicaClients(
-            node,
-            tuple(server for server in parameters.servers if server not in over_zenoh),
-            lifespan_s=lifespan_s,
-            stop=stop,
-            on_drop=on_drop,
-            make_path=make_path,
-        ),
-        _open_zenoh_replicas(node, over_zenoh, link, on_drop, lifespan_s, make_path)
-        if over_zenoh
-        else None,
-    )
-
-
-def _open_zenoh_replicas(
-    node: Node,
-    servers: tuple[str, ...],
-    link: ZenohLink | None,
-    on_drop: Callable[[str], None],
-    lifespan_s: float,
-    make_path: MakePath | None,
-) -> ZenohReplicas:
-    # a router whose replicas are reached over ROS 2 needs no eclipse-zenoh
-    from lerobot_serve.router.ros.zenoh_replicas import ZenohReplicas
-
-    return ZenohReplicas(
-        required_link(link, servers[0]),
-        servers,
-        node.get_fully_qualified_name(),
-        run=node.executor.create_task,
-        on_drop=on_drop,
-        lifespan_s=lifespan_s,
-        make_path=make_path,
-    )
-
-
-def required_link(link: ZenohLink | None, server: str) -> ZenohLink:
-    """Return the link. Raises ParameterError without one."""
-    if link is None:
+def check_link(link: ZenohLink | None, server: str) -> None:
+    """Raise ParameterError for a server over Zenoh without a link."""
+    if is_over_zenoh(server) and link is None:
         raise ParameterError(
             f'{server} is reached over Zenoh, and zenoh_connect is empty; set it to the endpoints '
             'of the servers or of a Zenoh router, such as tcp/192.168.1.5:7447'
         )
-    return link
 
 
 def one_by_one(lock: threading.Lock, deliver: Callable[P, None]) -> Callable[P, None]:
@@ -106,112 +57,133 @@ def one_by_one(lock: threading.Lock, deliver: Callable[P, None]) -> Callable[P, 
     return deliver_alone
 
 
+class InOrder:
+    """
+    Runs functions as tasks of an executor, in order, which its tasks have not: the newest status
+    of a server counts. Any thread.
+    """
+
+    def __init__(self, create_task: Callable[[Callable[[], None]], object]) -> None:
+        self._create_task = create_task
+        self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def __call__(self, work: Callable[[], None]) -> None:
+        self._waiting.put(work)
+        self._create_task(lambda: self._waiting.get()())
+
+
 class ReplicaLinks:
-    """The replicas over both links. Threads as in ReplicaClients and ZenohReplicas."""
+    """
+    Created and closed by the thread of a transition; `run` is the body of a thread, which delivers
+    replies over ROS 2. Statuses arrive in the executor.
+    """
 
-    def __init__(self, ros: ReplicaClients, over_zenoh: ZenohReplicas | None) -> None:
-        self.ros, self.zenoh = ros, over_zenoh
-        self.clients: dict[str, ReplicaClient | ZenohReplicaClient] = {
-            **ros.clients,
-            **(over_zenoh.clients if over_zenoh else {}),
-        }
-
-    def _of(self, server: str) -> ReplicaClients | ZenohReplicas:
-        return self.zenoh if self.zenoh and is_over_zenoh(server) else self.ros
+    def __init__(
+        self,
+        node: Node,
+        parameters: RouterParameters,
+        link: ZenohLink | None,
+        *,
+        on_drop: Callable[[str], None],
+        stop: threading.Event,
+    ) -> None:
+        """Raises ParameterError for a replica over Zenoh without `link`."""
+        self._node, self._link, self._on_drop = node, link, on_drop
+        for server in parameters.servers:
+            check_link(link, server)
+        self._links = NodeLinks(
+            node,
+            Role.ROUTER,
+            node.get_fully_qualified_name(),
+            parameters,
+            lifespan_s=parameters.observation_lifespan_s,
+            stop=stop,
+            zenoh=link,
+            on_drop=on_drop,
+        )
+        for server in parameters.servers:
+            topic = f'~/replies/{ros_token(server)}'
+            self._links.add(server, topic, over_zenoh=is_over_zenoh(server))
+        self.clients, self.links = self._links.clients, self._links.links
+        self.run, self.wake = self._links.run, self._links.wake
+        # servers that were killed, stopped or cut off, as their links know it
+        self._silent: set[str] = set()
+        # server -> why its last status over Zenoh could not be read
+        self._unreadable: dict[str, str] = {}
+        self._run_in_executor = InOrder(node.executor.create_task)
+        self._subscriptions: list[Subscription] = []
+        self._subscribers: list[zenoh.Subscriber[None]] = []
 
     def listen(self, on_reply: OnReply, on_status: OnStatus) -> None:
         """Subscribe to replies and status of all servers, before `run`."""
         deliver = one_by_one(threading.Lock(), on_reply)
-        self.ros.listen(deliver, on_status)
-        if self.zenoh:
-            self.zenoh.listen(deliver, on_status)
+        self._links.listen(
+            lambda server: LinkCallbacks(
+                partial(deliver, server), on_presence=partial(self._on_presence, server)
+            )
+        )
+        for server in self.clients:
+            if is_over_zenoh(server):
+                self._watch_over_zenoh(server, partial(on_status, server))
+            else:
+                subscription = self._node.create_subscription(
+                    ServerStatusMessage,
+                    f'{server}/status',
+                    partial(self._on_status, server, partial(on_status, server)),
+                    qos.STATE,
+                    raw=True,
+                )
+                self._subscriptions.append(subscription)
 
-    def run(self, stop: threading.Event) -> None:
-        """Deliver replies over ROS 2 until `stop` is set and `wake` is called."""
-        self.ros.run(stop)
+    def _on_presence(self, server: str, presence: Presence) -> None:
+        is_silent = presence in (Presence.EXPIRED, Presence.GONE)
+        (self._silent.add if is_silent else self._silent.discard)(server)
 
-    def wake(self) -> None:
-        self.ros.wake()
+    def _watch_over_zenoh(self, server: str, on_status: Callable[[ServerStatus], None]) -> None:
+        assert self._link
+        key = ServerKeys(self._link.settings.site, node_name(server)).status
+
+        def in_executor(status: ServerStatus) -> None:
+            self._run_in_executor(partial(on_status, status))
+
+        def on_payload(_: str, raw: bytes) -> None:
+            self._on_status(server, in_executor, raw)
+
+        self._subscribers.append(self._link.subscribe(key, on_payload))
+
+    def _on_status(
+        self, server: str, on_status: Callable[[ServerStatus], None], raw: bytes
+    ) -> None:
+        try:
+            status = read(ServerStatus, raw)
+        except ValueError as error:
+            self._on_drop(MALFORMED_STATUS)
+            if is_over_zenoh(server):
+                self._unreadable[server] = f'its status cannot be read ({error}); {SAME_VERSION}'
+            return
+        self._unreadable.pop(server, None)
+        self._silent.discard(server)
+        on_status(status)
+
+    def is_silent(self, server: str) -> bool:
+        """Return whether a server was killed, stopped or cut off."""
+        return server in self._silent
 
     def is_available(self, server: str) -> bool:
         """Return whether a server offers its services and is not silent; False after `close`."""
-        return self._of(server).is_available(server)
+        try:
+            return self.clients[server].is_available() and not self.is_silent(server)
+        except InvalidHandle:
+            return False
 
     def link_problem(self, server: str) -> str:
         """Return why Zenoh cannot use a server, with the remedy; empty when it can."""
-        return self.zenoh.link_problem(server) if self.zenoh and is_over_zenoh(server) else ''
+        return self.clients[server].conflict or self._unreadable.get(server, '')
 
     def close(self) -> None:
         """Close all endpoints; `run` has returned."""
-        self.ros.close()
-        if self.zenoh:
-            self.zenoh.close()
-
-
-def open_shadow_links(
-    node: Node,
-    parameters: RouterParameters,
-    replicas: ReplicaLinks,
-    link: ZenohLink | None,
-    stop: threading.Event,
-) -> ShadowReplyLinks | None:
-    """Return the clients of the policy in shadow; None without a shadow_server."""
-    server = parameters.shadow_server
-    if not server:
-        return None
-    over_zenoh = is_over_zenoh(server)
-    ros = ShadowClients(
-        node,
-        '' if over_zenoh else server,
-        replicas.ros.clients,
-        lifespan_s=parameters.observation_lifespan_s,
-        stop=stop,
-    )
-    if not (over_zenoh or replicas.zenoh):
-        return ShadowReplyLinks(ros, None)
-    from lerobot_serve.router.ros.zenoh_replicas import ZenohShadowClients
-
-    return ShadowReplyLinks(
-        ros,
-        ZenohShadowClients(
-            required_link(link, server),
-            server if over_zenoh else '',
-            node.get_fully_qualified_name(),
-            replicas.zenoh.clients if replicas.zenoh else {},
-        ),
-    )
-
-
-class ShadowReplyLinks:
-    """Threads as in ShadowClients and ZenohShadowClients."""
-
-    def __init__(self, ros: ShadowClients, over_zenoh: ZenohShadowClients | None) -> None:
-        self._ros, self._zenoh = ros, over_zenoh
-        shadow = ros.shadow or (over_zenoh.shadow if over_zenoh else None)
-        assert shadow is not None
-        self.shadow: ShadowSession = shadow
-        self.second_draws: dict[str, ShadowSession] = {
-            **ros.second_draws,
-            **(over_zenoh.second_draws if over_zenoh else {}),
-        }
-
-    def listen(self, on_chunk: ShadowReply, on_second_draw: ShadowReply) -> None:
-        """Subscribe to all replies, before `run`."""
-        lock = threading.Lock()
-        deliver = one_by_one(lock, on_chunk), one_by_one(lock, on_second_draw)
-        self._ros.listen(*deliver)
-        if self._zenoh:
-            self._zenoh.listen(*deliver)
-
-    def run(self, stop: threading.Event) -> None:
-        """Deliver replies over ROS 2 until `stop` is set and `wake` is called."""
-        self._ros.run(stop)
-
-    def wake(self) -> None:
-        self._ros.wake()
-
-    def close(self) -> None:
-        """Close all endpoints; `run` has returned."""
-        self._ros.close()
-        if self._zenoh:
-            self._zenoh.close()
+        for subscription in self._subscriptions:
+            self._node.destroy_subscription(subscription)
+        for subscriber in self._subscribers:
+            subscriber.undeclare()
+        self._links.close()

@@ -9,17 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from lerobot_serve.contract.cdr import Raw
-from lerobot_serve.contract.records import (
-    GetStatusResponse,
-    OpenSessionRequest,
-    OpenSessionResponse,
-    ResetEpisodeRequest,
-    ResetEpisodeResponse,
-)
+from lerobot_serve.contract.records import GetStatusResponse
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
+from lerobot_serve.links.server_client import ServerClient
 
 T = TypeVar('T')
 # why a call has no result
@@ -28,39 +22,20 @@ CALL_THREADS = 8
 UNRESPONSIVE_TEXT = 'last call timed out; calls resume after a successful probe'
 
 
-class ReplicaClient(Protocol):
-    """The client of one replica; see ros.replica_links."""
-
-    def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
-        """Return the session request of a robot with the reply topic of this replica."""
-
-    def open(self, request: OpenSessionRequest, timeout_s: float) -> OpenSessionResponse: ...
-
-    def close(self, request: OpenSessionRequest, timeout_s: float) -> object: ...
-
-    def reset(self, request: ResetEpisodeRequest, timeout_s: float) -> ResetEpisodeResponse: ...
-
-    def status(self, timeout_s: float) -> GetStatusResponse: ...
-
-    def is_matched(self, timeout_s: float) -> bool: ...
-
-    def send(self, raw: Raw) -> None: ...
-
-
 class ReplicaCallPool:
     """
     Calls replicas concurrently. A replica whose call times out is unresponsive: it is not called
     and counts as unreachable until a probe succeeds.
     """
 
-    def __init__(self, clients: Mapping[str, ReplicaClient]) -> None:
+    def __init__(self, clients: Mapping[str, ServerClient]) -> None:
         self.clients = clients
         self._pool = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix='call')
         # unresponsive server -> its probe, None before the first
         self._probes: dict[str, Future[GetStatusResponse] | None] = {}
 
     def each(
-        self, servers: list[str], call: Callable[[ReplicaClient], T]
+        self, servers: list[str], call: Callable[[ServerClient], T]
     ) -> dict[str, T | CallFailure]:
         """Return the result of `call`, or its SessionRefused or ServerUnreachable, per server."""
         futures = {
@@ -76,7 +51,7 @@ class ReplicaCallPool:
                 self._probes[name] = None
         return outcomes
 
-    def submit(self, server: str, call: Callable[[ReplicaClient], T]) -> Future[T]:
+    def submit(self, server: str, call: Callable[[ServerClient], T]) -> Future[T]:
         """Call one server and return the future of its result."""
         return self._pool.submit(call, self.clients[server])
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from lerobot_serve.contract.records import OpenSessionRequest, OpenSessionResponse
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
+from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.router.replicas.replica import Replica
 from lerobot_serve.router.replicas.slot import Slot
-from lerobot_serve.router.sessions.call_pool import ReplicaCallPool, ReplicaClient
+from lerobot_serve.router.sessions.call_pool import ReplicaCallPool
 
 # temporary refusals; any other is final
 RETRYABLE_REFUSALS = {
@@ -91,18 +92,18 @@ def choose_replicas(slot: Slot, exclude: set[str], count: int) -> list[Replica]:
 
 
 def _open(
-    client: ReplicaClient, session_request: OpenSessionRequest, timeout_s: float
+    client: ServerClient, session_request: OpenSessionRequest, timeout_s: float
 ) -> OpenSessionResponse:
     reply = open_at_replica(client, session_request, timeout_s)
     # requests are lost until the topics are matched, which may follow the service reply
-    if not client.is_matched(timeout_s):
+    if not client.wait_until_matched(timeout_s):
         client.close(session_request, timeout_s)
         raise ServerUnreachable(f'its topics were not found within {timeout_s:g} s')
     return reply
 
 
 def open_at_replica(
-    client: ReplicaClient, session_request: OpenSessionRequest, timeout_s: float
+    client: ServerClient, session_request: OpenSessionRequest, timeout_s: float
 ) -> OpenSessionResponse:
     """
     Open the session at a replica, or confirm it; return the reply. Raises SessionRefused and

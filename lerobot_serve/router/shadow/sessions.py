@@ -29,7 +29,7 @@ SECOND_DRAW_SUFFIX = '~again'
 
 
 class ShadowClient(Protocol):
-    """The client of the shadow, or of a replica for second draws; see ros.shadow_clients."""
+    """The client of the shadow, or of a replica for second draws; see ros.shadow_links."""
 
     def open(self, session_request: OpenSessionRequest, timeout_s: float) -> object: ...
 

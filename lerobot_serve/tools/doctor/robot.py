@@ -127,7 +127,6 @@ def check_agreement(
         client_id='doctor',
         instance=0,
         epoch=1,
-        reply_topic='/doctor',
         task='',
     )
     skip = {FINDING_OF_PARAMETER[name]: _not_known(name) for name in taken}

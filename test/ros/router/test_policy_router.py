@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.nodes.small_client import SmallClient
+from support.nodes.zenoh_links import every_link
 from support.replacing import replace
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
@@ -36,6 +37,7 @@ def slot_of(client: SmallClient, episode_id: str) -> str:
     return chunk.slot
 
 
+@every_link
 def test_a_change_of_the_split_moves_new_episodes_only(client, slots):
     names = [f'old-{number}' for number in range(6)]
     before = [slot_of(client, name) for name in names]
@@ -88,6 +90,7 @@ def test_an_unknown_robot_gets_no_session_and_the_known_one_still_its_chunk(clie
     slots.wait_for_drop('no_session', 2)
 
 
+@every_link
 def test_reset_and_close_reach_both_slots(client, slots):
     request = ResetEpisodeRequest('tester', 1, 1)
     assert client.reset(request).acknowledged

@@ -20,8 +20,10 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.names import ros_token
 from lerobot_serve.contract.schema import Status
+from lerobot_serve.links.fake import FakeReplies
+from lerobot_serve.links.ros.link import RosLink
+from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve_interfaces.msg import ActionChunk, Observation, SlotState
 
 pytestmark = pytest.mark.long
@@ -108,7 +110,7 @@ def test_hundreds_of_sessions_leave_nothing(router_rig):
     router_rig.wait_for_health('healthy')
     manager, first = Manager(router_rig), router_rig.robot('first')
     assert first.round_trip().status == Status.OK
-    sessions = SessionClient(router_rig.node, ROUTER, lifespan_s=3.0)
+    sessions = ServerClient(RosLink(router_rig.node, ROUTER, lifespan_s=3.0), FakeReplies())
 
     def come_and_go(number: int) -> None:
         name = f'robot_{number}'
@@ -130,7 +132,7 @@ def test_hundreds_of_sessions_leave_nothing(router_rig):
     assert after_mb < before_mb + GROWTH_MB
     assert manager.files() <= files
     assert manager.drops() == {}
-    sessions.destroy_endpoints()
+    sessions.end()
     router_rig.wait(lambda: router_rig.state.sessions == 1, 'one robot is left')
     assert manager.sessions_at('a') == 1
     left = [
@@ -156,7 +158,7 @@ def test_a_robot_that_vanishes_is_swept_once_whatever_its_server_does(router_rig
         assert client.round_trip(episode_id=router_rig.episode('a')).status == Status.OK
     # to close its session takes time
     router_rig.hang('b')
-    router_rig.node.destroy_subscription(gone._answers)
+    gone.replies.close()
     router_rig.wait(lambda: router_rig.state.sessions == 1, 'it is gone')
     router_rig.wait(
         lambda: not router_rig.node.count_publishers('/gone/action_chunk'), 'its topic, too'

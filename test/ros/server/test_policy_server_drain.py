@@ -12,6 +12,7 @@ import subprocess
 from action_msgs.msg import GoalStatus
 import numpy as np
 import pytest
+from support.nodes.zenoh_links import every_link
 from support.processes.stopped_process import halt
 
 from lerobot_serve.contract.schema import Refusal, Status
@@ -71,6 +72,7 @@ def expect_draining(rig, robot) -> None:
     assert 'another server' in reply.reason
 
 
+@every_link
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_a_signal_lets_everybody_have_the_chunk_that_is_due(rig, busy, number, log_of_rig):
     rig.process.send_signal(number)
@@ -85,6 +87,7 @@ def test_a_signal_lets_everybody_have_the_chunk_that_is_due(rig, busy, number, l
     assert 'never retrieved' not in log
 
 
+@every_link
 def test_deactivating_lets_everybody_have_the_chunk_that_is_due(rig, busy):
     done = rig.begin('deactivate')
     rig.wait_for('draining')

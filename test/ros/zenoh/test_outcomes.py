@@ -10,10 +10,12 @@ from support.network.ports import free_port
 from support.zenoh.access_rig import Keys, SITE
 
 from lerobot_serve.contract.records import EpisodeOutcome, ReportOutcomeRequest
+from lerobot_serve.links.link import LinkCallbacks
+from lerobot_serve.links.server_client import ServerClient
+from lerobot_serve.links.zenoh import zenoh_client
 from lerobot_serve.ros import qos
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
-from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.msg import RouterState
 
@@ -21,7 +23,7 @@ SUCCESS, FAILURE, _ = EpisodeOutcome.Outcome
 LIMIT_S = 30.0
 
 
-def report(client: ZenohSessionClient, **outcome: object) -> tuple[bool, str]:
+def report(client: ServerClient, **outcome: object) -> tuple[bool, str]:
     """Return the reply of the router to one report."""
     replies, has_replied = [], threading.Event()
 
@@ -34,7 +36,7 @@ def report(client: ZenohSessionClient, **outcome: object) -> tuple[bool, str]:
     return replies[0]
 
 
-def report_unheard(client: ZenohSessionClient, **outcome: object) -> None:
+def report_unheard(client: ServerClient, **outcome: object) -> None:
     client.report_outcome(ReportOutcomeRequest(EpisodeOutcome(**outcome)), lambda *_: None)
 
 
@@ -72,9 +74,8 @@ def test_a_robot_reports_for_its_own_episodes_alone(edge_rig, tmp_path):
     episode = edge_rig.seen.last.episode_id
     stranger = ZenohLink(ZenohSettings(SITE, connect=(endpoint,), keys=other))
     try:
-        client = ZenohSessionClient(
-            stranger, '/policy_router', Role.ROBOT, 'robot_2', lambda _: None
-        )
+        client = zenoh_client(stranger, '/policy_router', Role.ROBOT, 'robot_2')
+        client.listen(LinkCallbacks(lambda _: None))
         edge_rig.wait(client.is_available, 'the router is found')
         # in the name of the robot
         report_unheard(client, client_id='robot_1', episode_id=episode, outcome=FAILURE)
@@ -90,7 +91,7 @@ def test_a_robot_reports_for_its_own_episodes_alone(edge_rig, tmp_path):
                 client, client_id=client_id, episode_id=episode, outcome=FAILURE
             )
             assert not accepted and re.search(words, text), text
-        client.destroy_endpoints()
+        client.end()
     finally:
         stranger.close()
     edge_rig.judge(SUCCESS, episode)

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
-from rclpy.serialization import serialize_message
 
-from lerobot_serve.router.ros.zenoh_replicas import ZenohReplicas
-from lerobot_serve_interfaces.msg import ServerStatus
+from lerobot_serve.router.ros.replica_links import InOrder
 
 POLICIES = ['act@1', 'act@2', 'act@3']
 
@@ -18,23 +16,11 @@ POLICIES = ['act@1', 'act@2', 'act@3']
 @pytest.mark.parametrize('order', [1, -1], ids=['oldest first', 'newest first'])
 def test_the_newest_status_counts_in_whatever_order_tasks_run(order):
     tasks: list[Callable[[], None]] = []
-    seen: list[tuple[str, str]] = []
-    replicas = ZenohReplicas(
-        SimpleNamespace(),
-        (),
-        '/router',
-        run=tasks.append,
-        on_drop=lambda _: None,
-        lifespan_s=1.0,
-    )
+    seen: list[str] = []
+    run_in_executor = InOrder(tasks.append)
     for policy in POLICIES:
-        replicas._on_status(
-            lambda server, status: seen.append((server, status.policy)),
-            'zenoh:/b1',
-            '',
-            serialize_message(ServerStatus(policy=policy)),
-        )
+        run_in_executor(partial(seen.append, policy))
     assert seen == [], 'statuses belong into the executor'
     for task in tasks[::order]:
         task()
-    assert seen == [('zenoh:/b1', policy) for policy in POLICIES]
+    assert seen == POLICIES

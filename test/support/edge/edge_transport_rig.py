@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+from msgspec import structs
 import numpy as np
 import simplejpeg
 
@@ -96,7 +97,10 @@ class FakeClient:
     def send(self, raw: bytes) -> None:
         self._note('send', raw)
 
-    def wait_until_matched(self, publisher_count: object, timeout_s: float) -> bool:
+    def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
+        return structs.replace(session_request, reply_topic='/robot/action_chunk')
+
+    def wait_until_matched(self, timeout_s: float) -> bool:
         return self.wired
 
 
@@ -141,25 +145,20 @@ class World:
             log=self.told.append,
         )
         self.transport = PolicyServerTransport(
-            SimpleNamespace(
-                clients={'/a': self.a, '/b': self.b},
-                reply_topic=lambda server, epoch: f'/reply{server}',
-                publisher_count=lambda server: 1,
-            ),
+            {'/a': self.a, '/b': self.b},
             robot,
             session_request=self.session_request,
             rate_warnings=lambda size: chunk_rate_warnings(self.settings, robot, size),
             logs=Logs(self.told.append, self.warned.append, self.warned.append, lambda: 0),
         )
 
-    def session_request(self, epoch: int, reply_topic: str) -> OpenSessionRequest:
+    def session_request(self, epoch: int) -> OpenSessionRequest:
         return make_session_request(
             self.settings,
             self.robot,
             client_id='robot_1',
             instance=7,
             epoch=epoch,
-            reply_topic=reply_topic,
             task='fold',
             cameras=self.observations.cameras,
         )

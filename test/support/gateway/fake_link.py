@@ -25,8 +25,8 @@ from lerobot_serve.contract.records import (
 )
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.session import ServerUnreachable
-from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterUpstream
+from lerobot_serve.links.link import Presence
 from support.replacing import replace
 
 NAMES = ('a.pos', 'b.pos')
@@ -52,7 +52,7 @@ def policy_reply(**changes: Any) -> OpenSessionResponse:
 
 @dataclass
 class FakeLink:
-    """A ServerLink; its methods run in the event loop and in threads of the pool."""
+    """A ServerClient; its methods run in the event loop and in threads of the pool."""
 
     server: str = '/policy_router'
     reply: OpenSessionResponse = field(default_factory=policy_reply)
@@ -103,7 +103,7 @@ class FakeLink:
     def wait_until_matched(self, timeout_s: float) -> bool:
         return True
 
-    def close_session(self, session_request: OpenSessionRequest, timeout_s: float) -> None:
+    def close(self, session_request: OpenSessionRequest, timeout_s: float) -> None:
         self._check()
         self.closed.append(session_request)
 
@@ -111,7 +111,7 @@ class FakeLink:
         if self.is_away:
             raise ServerUnreachable(f'{self.server} is away')
 
-    def go_away(self, presence: Presence = Presence.LOST) -> None:
+    def go_away(self, presence: Presence = Presence.GONE) -> None:
         self.is_away = True
         assert self.upstream
         self.upstream.deposit_presence(presence)

@@ -22,13 +22,15 @@ from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Flag, MsgType
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
+from lerobot_serve.links.fake import FakeReplies
+from lerobot_serve.links.link import LinkCallbacks
+from lerobot_serve.links.ros.link import RosLink
+from lerobot_serve.links.server_client import ServerClient
+from lerobot_serve.links.zenoh import zenoh_client
 from lerobot_serve.local.path import LocalPath
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import ZenohLink
-from lerobot_serve.zenoh.replies import ZenohReplies
-from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve_interfaces.msg import ActionChunk
 from support.contract.session_request import session_request
 from support.replacing import replace
@@ -36,6 +38,25 @@ from support.replacing import replace
 # of a request, and of the same one again
 ANSWER_LIMITS_S = 10.0, 20.0
 JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
+
+
+class ExecutorReplies(FakeReplies):
+    """Replies that the executor delivers; their subscription ends with the node."""
+
+    def __init__(self, node: Node, topic: str) -> None:
+        super().__init__(topic)
+        self._node = node
+
+    def listen(self, callbacks: LinkCallbacks) -> None:
+        self._subscription = self._node.create_subscription(
+            ActionChunk, self._topic, callbacks.on_chunk, qos.ACTION_CHUNK, raw=True
+        )
+
+    def are_connected(self) -> bool:
+        return self._subscription.get_publisher_count() > 0
+
+    def close(self) -> None:
+        self._node.destroy_subscription(self._subscription)
 
 
 class SmallClient:
@@ -68,33 +89,18 @@ class SmallClient:
         named = tuple(CameraSpec(c.name, c.height, c.width, c.channels) for c in cameras)
         self.ask = structs.replace(self.ask, cameras=named, **ask)
         self.chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._sessions: SessionClient | ZenohSessionClient
         if link:
-            self._answers = self._subscribe_over_zenoh(link, server, name)
+            self._sessions = zenoh_client(link, server, Role.ROBOT, name)
+            self.ask = self._sessions.session_request_for(self.ask)
         else:
-            self._sessions = SessionClient(node, server, lifespan_s=3.0)
-            if uses_local:
-                self._sessions.local = LocalPath(self.chunks.put, lambda _: None, lifespan_s=3.0)
-            self._answers = node.create_subscription(
-                ActionChunk, topic, self.chunks.put, qos.ACTION_CHUNK, raw=True
-            )
+            self._link = RosLink(node, server, lifespan_s=3.0)
+            self.replies = ExecutorReplies(node, topic)
+            self._sessions = ServerClient(self._link, self.replies)
+        make_path = partial(LocalPath, lifespan_s=3.0) if uses_local else None
+        self._sessions.listen(LinkCallbacks(self.chunks.put), make_path)
         self._seq = 0
         # by round_trip
         self._replied: set[int] = set()
-
-    def _subscribe_over_zenoh(self, link: ZenohLink, server: str, name: str) -> ZenohReplies:
-        self._sessions = sessions = ZenohSessionClient(
-            link, server, Role.ROBOT, name, lambda _: None
-        )
-        self.ask = structs.replace(
-            self.ask, reply_topic=sessions.keys.reply(self.ask.session_epoch)
-        )
-        return ZenohReplies(
-            link,
-            {server: sessions.keys},
-            on_chunk=self.chunks.put,
-            on_no_session=lambda _: None,
-        )
 
     def open(self, limit_s: float = 60.0):
         """Return the reply; a server that is still loading is waited for. Raises Refused."""
@@ -115,11 +121,7 @@ class SmallClient:
 
     def wait_for_wiring(self, limit_s: float = 20.0) -> None:
         """Wait until requests and answers have somebody at the other end."""
-        if isinstance(self._answers, ZenohReplies):
-            publishers = partial(int, True)
-        else:
-            publishers = self._answers.get_publisher_count
-        if not self._sessions.wait_until_matched(publishers, limit_s):
+        if not self._sessions.wait_until_matched(limit_s):
             raise TimeoutError('requests or answers found nobody at the other end')
 
     def observation(
@@ -143,7 +145,7 @@ class SmallClient:
 
     def readers(self) -> int:
         """Return how many get its requests."""
-        return self._sessions._requests.get_subscription_count()
+        return self._link._requests.get_subscription_count()
 
     def close(self):
         return self._sessions.close(self.ask, 5.0)

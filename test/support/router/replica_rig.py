@@ -66,7 +66,7 @@ class FakeReplica:
     def session_request_for(self, session_request: OpenSessionRequest) -> OpenSessionRequest:
         return replace(session_request, reply_topic=self.topic)
 
-    def is_matched(self, timeout_s: float) -> bool:
+    def wait_until_matched(self, timeout_s: float) -> bool:
         return self.wired
 
     def restart(self) -> None:

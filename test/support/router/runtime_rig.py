@@ -18,7 +18,7 @@ LIMIT_S = 10.0
 
 
 class Replicas:
-    """Servers as ros.replica_clients has them; their thread only waits for its end."""
+    """Servers as ros.replica_links has them; their thread only waits for its end."""
 
     def __init__(self) -> None:
         self.awake = threading.Event()

@@ -55,7 +55,6 @@ def ask(robot: RobotDescription, **changes: object) -> OpenSessionRequest:
         client_id='robot_1',
         instance=7,
         epoch=3,
-        reply_topic='/reply',
         task='reach',
     )
 
@@ -64,7 +63,7 @@ def test_it_asks_for_what_the_robot_is(robot):
     asked = ask(robot, codec='raw', rtc=True, execution_horizon=8, tags=('lab=B=3', 'shift='))
     assert asked.tags == (KeyValue('lab', 'B=3'), KeyValue('shift'))
     assert (asked.client_id, asked.instance, asked.session_epoch) == ('robot_1', 7, 3)
-    assert (asked.reply_topic, asked.robot_type, asked.fps) == ('/reply', 'sim_arm', 30.0)
+    assert (asked.robot_type, asked.fps) == ('sim_arm', 30.0)
     assert (asked.task, asked.policy, asked.codec) == ('reach', 'act', Codec.RAW)
     assert (asked.wants_rtc, asked.rtc_execution_horizon) == (True, 8)
     assert asked.state_names == asked.action_names == robot.action_names

@@ -25,8 +25,8 @@ from lerobot_serve.gateway.callers.caller import Caller
 from lerobot_serve.gateway.callers.predictions import PredictionRequest, Status
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.gateway.router import availability, calls
-from lerobot_serve.gateway.router.server_link import Presence
 from lerobot_serve.gateway.router.upstream import RouterUpstream
+from lerobot_serve.links.link import Presence
 from lerobot_serve.session.machine import SessionLost
 
 ONE, TWO = Caller('http', '10.0.0.1:1'), Caller('http', '10.0.0.1:2')
@@ -473,7 +473,7 @@ def test_the_end_is_bounded_where_the_router_answers_no_call(monkeypatch):
 
     async def test():
         rig = Rig()
-        rig.link.close_session = hang
+        rig.link.close = hang
         for caller in (ONE, TWO):
             await rig.upstream.open(caller)
         await rig.upstream.close()

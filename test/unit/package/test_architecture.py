@@ -47,14 +47,18 @@ ALLOWED = {
     'telemetry': {'parameters', 'zenoh'},
     'local': {'contract', 'errors', 'parameters'},
     'zenoh': {'contract', 'local', 'parameters', 'errors', 'private_file'},
+    'links': {'contract', 'local', 'parameters', 'zenoh'},
     # plain Python without ROS, installed alone
-    'client': {'allocator', 'arrays', 'contract', 'errors', 'access', 'local', 'session', 'zenoh'},
+    'client': {
+        *('allocator', 'arrays', 'contract', 'errors', 'access'),
+        *('links', 'local', 'session', 'zenoh'),
+    },
     'server': {*GROUND, 'local', 'policies', 'quotas', 'versions', 'zenoh'},
-    'edge': {*GROUND, 'cage', 'local', 'session', 'zenoh'},
-    'router': {*GROUND, 'cage', 'local', 'quotas', 'requirements', 'zenoh'},
+    'edge': {*GROUND, 'cage', 'links', 'local', 'session', 'zenoh'},
+    'router': {*GROUND, 'cage', 'links', 'local', 'quotas', 'requirements', 'zenoh'},
     'gateway': {
         *GROUND,
-        *('peer_formats', 'access', 'local', 'requirements', 'session', 'zenoh'),
+        *('peer_formats', 'access', 'links', 'local', 'requirements', 'session', 'zenoh'),
     },
     'sim': {'arrays', 'contract', 'parameters', 'errors'},
     'learner': {*GROUND, 'experience', 'policies', 'requirements', 'versions'},

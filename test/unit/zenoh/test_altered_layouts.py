@@ -26,10 +26,9 @@ from lerobot_serve.contract.services.messages import read
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.session.request import check_agreement
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
+from lerobot_serve.links.fake import FakeLink, FakeReplies
+from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.router.replicas.replica import is_serving
-from lerobot_serve.zenoh.keys import Role
-from lerobot_serve.zenoh.session_client import ZenohSessionClient
-from lerobot_serve.zenoh.settings import ZenohSettings
 
 JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
 RESPONSE = encode(
@@ -64,49 +63,20 @@ STATUS = encode(
 )
 
 
-class Link:
-    """Replies to every call with the same bytes."""
-
-    settings = ZenohSettings()
-
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-
-    def publisher(self, key, traffic):
-        return SimpleNamespace(put=lambda raw: None)
-
-    def watch_alive(self, key, on_presence):
-        on_presence(key, True)
-
-    def declare_alive(self, key):
-        return None
-
-    def call(self, key, request, timeout_s):
-        return self.raw
-
-    def call_later(self, key, request, on_reply, on_refusal=None, timeout_s=1.0):
-        on_reply(self.raw)
+def client_of_server(raw: bytes) -> ServerClient:
+    services = ('open_session', 'reset_episode', 'get_status')
+    return ServerClient(FakeLink(dict.fromkeys(services, lambda _: raw)), FakeReplies())
 
 
-def client_of_server(raw: bytes) -> ZenohSessionClient:
-    return ZenohSessionClient(Link(raw), '/policy_server', Role.ROBOT, 'robot_1', lambda _: None)
-
-
-def transport(client: ZenohSessionClient) -> PolicyServerTransport:
+def transport(client: ServerClient) -> PolicyServerTransport:
     """Return the transport of an edge to this server."""
 
-    def request(epoch: int, topic: str) -> OpenSessionRequest:
-        return session_request('robot_1', epoch, topic, JOINTS)
+    def request(epoch: int) -> OpenSessionRequest:
+        return session_request('robot_1', epoch, '', JOINTS)
 
     log = SimpleNamespace(info=lambda text: None, warning=lambda text: None)
-    link = SimpleNamespace(
-        clients={'a': client},
-        reply_topic=lambda server, epoch: client.keys.reply(epoch),
-        publisher_count=lambda server: 1,
-    )
-    client.wait_until_matched = lambda count, timeout_s: True
     return PolicyServerTransport(
-        link, ROBOT, session_request=request, rate_warnings=lambda size: [], logs=log
+        {'a': client}, ROBOT, session_request=request, rate_warnings=lambda size: [], logs=log
     )
 
 

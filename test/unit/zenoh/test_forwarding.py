@@ -11,7 +11,8 @@ import pytest
 from support.nodes.zenoh_links import free_endpoint
 import zenoh
 
-from lerobot_serve.router.ros.zenoh_replicas import ZenohReplicaClient
+from lerobot_serve.links.zenoh import ZenohServerLink
+from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import forwarded, is_matched, ZenohLink
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve.zenoh.traffic import Traffic
@@ -101,12 +102,12 @@ def test_the_thread_of_a_replica_sends_the_payload_that_the_router_received(link
     robot, router, server = links
     sent: queue.SimpleQueue[object] = queue.SimpleQueue()
     arrived: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    client = ZenohReplicaClient(router, '/server', '/router')
+    client = ZenohServerLink(router, '/server', Role.ROUTER, '/router', on_drop=lambda _: None)
     put = client._sender._put
     monkeypatch.setattr(client._sender, '_put', lambda raw: (sent.put(raw), put(raw)))
     subscriptions = [
         server.subscribe(client.keys.observation, lambda _, raw: arrived.put(raw)),
-        router.subscribe(TO_ROUTER, lambda _, raw: client.send(raw)),
+        router.subscribe(TO_ROUTER, lambda _, raw: client.publish(raw)),
     ]
     request = robot.publisher(TO_ROUTER, Traffic.OBSERVATION)
     for publisher in (client._requests, request):
@@ -117,4 +118,4 @@ def test_the_thread_of_a_replica_sends_the_payload_that_the_router_received(link
     assert isinstance(sent.get(timeout=WAIT_S), zenoh.ZBytes)
     for subscription in subscriptions:
         subscription.undeclare()
-    client.destroy_endpoints()
+    client.close()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 import signal
 import subprocess
 import sys
@@ -18,17 +19,16 @@ import zenoh
 
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.gateway.counters import GatewayCounters
-from lerobot_serve.gateway.ros.zenoh_link import ZenohServerLink
-from lerobot_serve.gateway.router.server_link import LinkCallbacks
+from lerobot_serve.links.fake import FakeReplies
+from lerobot_serve.links.server_client import ServerClient
+from lerobot_serve.links.zenoh import QUEUED_REQUESTS, ZenohServerLink
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.router.ros.zenoh_replicas import ZenohReplicaClient
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import CLOSE_LIMIT_S, DROPPED_AFTER_S, ZenohLink
 from lerobot_serve.zenoh.link_sender import LINK_FULL, LinkSender
 from lerobot_serve.zenoh.replies import ZenohReplyPublishers
-from lerobot_serve.zenoh.session_client import QUEUED_REQUESTS
 from lerobot_serve.zenoh.settings import LEASE_MS, ZenohSettings
 from lerobot_serve.zenoh.traffic import Traffic
 
@@ -104,12 +104,15 @@ def messages(count: int) -> list[bytes]:
     return [bytes([number]) for number in range(count)]
 
 
+def queued_client(link: Link, server: str, on_drop: Callable[[str], None]) -> ServerClient:
+    """Return a client with the sessions of many."""
+    at = ZenohServerLink(link, server, Role.ROUTER, '/router', on_drop=on_drop, lifespan_s=60.0)
+    return ServerClient(at, FakeReplies())
+
+
 def test_a_replica_that_takes_nothing_holds_up_no_other(drops):
     link = Link('hung')
-    clients = {
-        name: ZenohReplicaClient(link, name, '/router', on_drop=drops.add, lifespan_s=60.0)
-        for name in ('/hung', '/fine')
-    }
+    clients = {name: queued_client(link, name, drops.add) for name in ('/hung', '/fine')}
     transport = ReplicaTransport(clients, None, drops, lambda _: None)
     given = messages(QUEUED_REQUESTS + 10)
     # one thread, as the intake of the router
@@ -125,21 +128,13 @@ def test_a_replica_that_takes_nothing_holds_up_no_other(drops):
     wait_until(lambda: len(link.sent('hung')) == QUEUED_REQUESTS + 1, 'it has the rest', LIMIT_S)
     assert link.sent('hung')[1:] == given[-QUEUED_REQUESTS:]
     for client in clients.values():
-        client.destroy_endpoints()
+        client.end()
     wait_until(lambda: all(each.is_undeclared for _, each in link.made), 'all ended', LIMIT_S)
 
 
 def test_a_full_uplink_does_not_hold_up_the_loop_of_a_gateway_and_its_losses_are_counted():
     link, counters = Link('policy_router'), GatewayCounters()
-    callbacks = LinkCallbacks(*[lambda _: None] * 3)
-    upstream = ZenohServerLink(
-        link,
-        '/policy_router',
-        '/gateway',
-        callbacks,
-        on_drop=counters.note_lost,
-        lifespan_s=60.0,
-    )
+    upstream = queued_client(link, '/policy_router', counters.note_lost)
     given = messages(QUEUED_REQUESTS + 10)
     # one thread, as the event loop
     for raw in given:
@@ -147,7 +142,8 @@ def test_a_full_uplink_does_not_hold_up_the_loop_of_a_gateway_and_its_losses_are
         wait_until(lambda: link.has_begun('policy_router'), 'the first is on its way', LIMIT_S)
     assert not link.sent('policy_router'), 'it is full, and this thread did not wait'
     assert counters.lost == {LINK_FULL: len(given) - QUEUED_REQUESTS - 1}
-    upstream.close()
+    upstream.end()
+    link.close()
     assert counters.lost == {LINK_FULL: len(given) - 1}
     wait_until(lambda: all(each.is_undeclared for _, each in link.made), 'all ended', LIMIT_S)
 

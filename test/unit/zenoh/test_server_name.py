@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 import os
 import signal
 import subprocess
@@ -19,13 +20,15 @@ from support.waiting import wait_until
 from support.zenoh.fuzzing import fuzz, segments
 from support.zenoh.regions import open_hub, open_in_region
 
+from lerobot_serve.contract.records import ResetEpisodeRequest
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
+from lerobot_serve.links.link import LinkCallbacks, Presence
+from lerobot_serve.links.zenoh import zenoh_client
 from lerobot_serve.zenoh import server_name
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.server_name import conflict_text, process_of, ServerName
-from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve.zenoh.settings import ZenohSettings
 
 SERVER = '/cell/policy_server'
@@ -114,14 +117,10 @@ def test_two_that_meet_later_both_report_it_and_no_client_uses_them(open_link, c
     logs: tuple[list[str], list[str]] = [], []
     first = open_link(connect=(there,))
     names = [claim(first, log=logs[0].append)]
-    presence: list[bool] = []
-    client = ZenohSessionClient(
-        open_link(connect=(there,), listen=(here,)),
-        SERVER,
-        Role.ROBOT,
-        'robot_1',
-        presence.append,
-    )
+    presence: list[Presence] = []
+    robot = open_link(connect=(there,), listen=(here,))
+    client = zenoh_client(robot, SERVER, Role.ROBOT, 'robot_1')
+    client.listen(LinkCallbacks(lambda _: None, on_presence=presence.append))
     alone = open_link(connect=(here,))
     alive = alone.declare_alive(KEYS.alive)
     names.append(claim(alone, log=logs[1].append))
@@ -134,8 +133,8 @@ def test_two_that_meet_later_both_report_it_and_no_client_uses_them(open_link, c
         wait_until(lambda: client.conflict, 'the client sees two')
         wait_until(lambda: names[0].conflict and late.conflict, 'both servers see two')
         assert not client.is_available()
-        assert presence[-1] is False
-        for call in (client.status, lambda limit_s: client.reset(None, limit_s)):
+        assert presence[-1] is Presence.AMBIGUOUS
+        for call in (client.status, partial(client.reset, ResetEpisodeRequest())):
             with pytest.raises(ServerUnreachable, match='servers have the name /cell/policy_s'):
                 call(1.0)
         assert 'stop all but one' in logs[0][-1]
@@ -145,7 +144,7 @@ def test_two_that_meet_later_both_report_it_and_no_client_uses_them(open_link, c
     first.close()
     wait_until(client.is_available, 'one is left')
     assert not client.conflict
-    client.destroy_endpoints()
+    client.end()
     alive.undeclare()
     second.close()
 

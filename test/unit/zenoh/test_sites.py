@@ -17,12 +17,13 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.schema import MsgType
+from lerobot_serve.links.link import LinkCallbacks, Presence
+from lerobot_serve.links.zenoh import zenoh_client
 from lerobot_serve.ros.contract import service_bytes
 from lerobot_serve.zenoh.keys import Role, ServerKeys
-from lerobot_serve.zenoh.replies import ZenohReplies, ZenohReplyPublishers
+from lerobot_serve.zenoh.replies import ZenohReplyPublishers
 from lerobot_serve.zenoh.server_endpoint import ServerEndpoint
 from lerobot_serve.zenoh.server_name import ServerName
-from lerobot_serve.zenoh.session_client import ZenohSessionClient
 from lerobot_serve.zenoh.settings import ZenohSettings
 
 SERVER, ROBOT, EPOCH = '/policy_server', 'robot_1', 7
@@ -61,14 +62,14 @@ class Site:
             ),
             on_drop=lambda reason: self.hear('drop', reason),
         )
-        self.presence: list[bool] = []
-        self.client = ZenohSessionClient(robot, SERVER, Role.ROBOT, ROBOT, self.presence.append)
-        self.received = ZenohReplies(
-            robot,
-            {SERVER: self.client.keys},
-            on_chunk=lambda raw: self.hear('chunk', raw.decode()),
-            on_no_session=lambda raw: self.hear('no_session', raw.decode()),
+        self.presence: list[Presence] = []
+        self.client = zenoh_client(robot, SERVER, Role.ROBOT, ROBOT)
+        callbacks = LinkCallbacks(
+            lambda raw: self.hear('chunk', raw.decode()),
+            lambda raw: self.hear('no_session', raw.decode()),
+            self.presence.append,
         )
+        self.client.listen(callbacks)
         self.status = robot.subscribe(
             keys.status, lambda _, raw: self.hear('status', raw.decode())
         )
@@ -86,12 +87,11 @@ class Site:
         self.client.send(observation(self.name))
         self.endpoint.publish_status(self.name.encode())
         self.endpoint.publish_no_session(ROBOT, self.name.encode())
-        self.replies.send(self.client.keys.reply(EPOCH), self.name.encode())
+        self.replies.send(self.client.reply_topic(EPOCH), self.name.encode())
         self.hear('reply', self.client.status(5.0).status.server)
 
     def close(self) -> None:
-        self.client.destroy_endpoints()
-        self.received.close()
+        self.client.end()
         self.status.undeclare()
         self.endpoint.close()
         self.server_name.close()
@@ -122,7 +122,7 @@ def sites(hub) -> Iterator[list[Site]]:
 def test_nothing_of_one_site_reaches_the_other(sites):
     for site in sites:
         wait_until(site.client.is_available, f'the server of {site.name}')
-        site.replies.open(site.client.keys.reply(EPOCH))
+        site.replies.open(site.client.reply_topic(EPOCH))
     own = {
         site.name: {
             *((way, site.name) for way in ('observation', 'status', 'no_session', 'chunk')),
@@ -150,4 +150,4 @@ def test_the_end_of_a_server_is_noticed_in_its_site_alone(sites):
     lab.links[0].close()
     wait_until(lambda: not lab.client.is_available(), 'the robot of the lab notices it')
     assert hall.client.status(5.0).status.server == 'hall'
-    assert hall.presence == [True]
+    assert hall.presence == [Presence.THERE]

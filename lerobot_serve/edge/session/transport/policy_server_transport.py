@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Transport over policy server clients: opens sessions and sends requests. The request thread.
-
-Plain: the link is injected.
+Transport over the clients of policy servers: opens sessions and sends requests. The request
+thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 import contextlib
 from functools import partial
 from typing import NamedTuple
@@ -24,8 +23,8 @@ from lerobot_serve.contract.services.session import ServerUnreachable, SessionRe
 from lerobot_serve.edge.robot import unit_check
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.unit_check import UnitFit
-from lerobot_serve.edge.session.transport.server_link import ServerClient, ServerLink
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
+from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.telemetry.log_throttle import Logs
 
 OPEN_TIMEOUT_S = 5.0
@@ -42,37 +41,36 @@ class _Session(NamedTuple):
 
 class PolicyServerTransport:
     """
-    The Transport of the node. `session_request` builds a session request from its epoch and reply
-    topic; `rate_warnings` compares a chunk size with the rate of the robot.
+    The Transport of the node. `session_request` builds a session request from its epoch;
+    `rate_warnings` compares a chunk size with the rate of the robot.
     """
 
     def __init__(
         self,
-        link: ServerLink,
+        clients: Mapping[str, ServerClient],
         robot: RobotDescription,
         *,
-        session_request: Callable[[int, str], OpenSessionRequest],
+        session_request: Callable[[int], OpenSessionRequest],
         rate_warnings: Callable[[int], Iterable[str]],
         logs: Logs,
     ) -> None:
-        self._link, self._robot = link, robot
+        self._clients, self._robot = clients, robot
         self._session_request, self._rate_warnings = session_request, rate_warnings
         self._logs = logs
         self._session: _Session | None = None
 
     def is_available(self, server: str) -> bool:
         """Return whether the services of this server are available."""
-        return self._link.clients[server].is_available()
+        return self._clients[server].is_available()
 
     def open_session(self, server: str, epoch: int) -> SessionAgreement:
         """Open a session. Raises SessionRefused or ServerUnreachable."""
-        client = self._link.clients[server]
-        request = self._session_request(epoch, self._link.reply_topic(server, epoch))
+        client = self._clients[server]
+        request = client.session_request_for(self._session_request(epoch))
         reply = client.open(request, OPEN_TIMEOUT_S)
         self._session = _Session(client, request)
         self._check_units(server, reply)
-        publisher_count = partial(self._link.publisher_count, server)
-        if not client.wait_until_matched(publisher_count, DISCOVERY_TIMEOUT_S):
+        if not client.wait_until_matched(DISCOVERY_TIMEOUT_S):
             self._logs.info(
                 f'{server}: topics not discovered within {DISCOVERY_TIMEOUT_S:g} s; '
                 'first requests may be lost'

@@ -8,9 +8,13 @@ import queue
 import pytest
 from support.nodes.router_rig import LIMIT_S
 from support.nodes.small_client import SmallClient
+from support.nodes.zenoh_links import every_link
 
+from lerobot_serve.contract.names import node_name
 from lerobot_serve.contract.schema import Flag, Status
-from lerobot_serve.ros.contract.session_client import SessionClient
+from lerobot_serve.links.fake import FakeReplies
+from lerobot_serve.links.ros.link import RosLink
+from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve_interfaces.msg import ReplicaState, RouterState
 
 ENOUGH = 25
@@ -46,13 +50,15 @@ def who_answers(rig, client) -> str:
 
 
 def replica(rig, name: str) -> ReplicaState:
-    return next(r for r in rig.slot('prod').replicas if r.server == f'/{name}/policy_server')
+    replicas = rig.slot('prod').replicas
+    return next(r for r in replicas if node_name(r.server) == f'/{name}/policy_server')
 
 
 def other_than(name: str) -> str:
     return 'two' if name == 'one' else 'one'
 
 
+@every_link
 def test_a_slow_replica_is_helped_out_and_its_late_answer_reaches_nobody(router_rig):
     pair(router_rig)
     client = router_rig.robot()
@@ -79,6 +85,7 @@ def present(rig) -> RouterState:
     return rig.state
 
 
+@every_link
 @pytest.mark.slow
 def test_what_has_state_is_never_asked_twice_and_says_when_it_was_lost(router_rig):
     pair(router_rig, '&state=recurrent', reply_timeout_s=0.5)
@@ -112,13 +119,15 @@ def test_what_has_state_is_never_asked_twice_and_says_when_it_was_lost(router_ri
     assert {r.hedges for r in router_rig.slot('prod').replicas} == {0}
 
 
+@every_link
 def test_sessions_that_replicas_have_lost_are_opened_again(router_rig):
     pair(router_rig, reply_timeout_s=0.3)
     client = router_rig.robot()
     warm(router_rig, client)
     for name in ('one', 'two'):
         # behind the router's back, as by a server that was started anew in no time
-        session = SessionClient(router_rig.node, f'/{name}/policy_server', lifespan_s=1.0)
+        link = RosLink(router_rig.node, f'/{name}/policy_server', lifespan_s=1.0)
+        session = ServerClient(link, FakeReplies())
         assert session.close(client.ask, LIMIT_S).closed
     router_rig.wait(lambda: is_answered(client), 'the robot is answered again')
     router_rig.wait(

@@ -26,14 +26,13 @@ class Client:
 
 class Robot:
     def __init__(self) -> None:
-        self.client: object = Client()
-        # of all servers, where there are others
-        self.clients: list[object] = []
+        self.client, self.server = Client(), 'zenoh:/router'
+        self.clients = {self.server: self.client}
         self.now_ns, self.dropped, self.logged = 0, [], []
         self.reports = OutcomeReports(
             'robot_1',
-            lambda: self.client,
-            lambda: self.clients or [self.client],
+            self.clients,
+            lambda: self.server,
             lambda: self.now_ns,
             count_dropped=self.dropped.append,
             log_warning=self.logged.append,
@@ -107,13 +106,12 @@ def test_only_outcomes_of_this_robot_are_sent_and_only_where_a_link_can():
     robot.report('another', client_id='robot_2')
     robot.report('own', client_id='robot_1')
     assert robot.client.sent == ['own']
-    # a client over ROS 2: who judges publishes to the router
-    robot.client = object()
+    # over ROS 2 who judges publishes to the router
+    robot = Robot()
+    robot.clients.clear()
     for number in range(2 * LIMIT):
         robot.report(f'over ROS {number}')
-    robot.client = None
-    robot.poll_after()
-    robot.client = Client()
+    robot.clients[robot.server] = robot.client
     robot.poll_after()
     assert not robot.client.sent and not robot.dropped
 
@@ -123,14 +121,13 @@ def test_an_outcome_waits_while_a_server_over_ros_stands_in_for_the_router():
     router = robot.client
     router.is_there = False
     robot.report('one')
-    local = object()
-    robot.client, robot.clients = local, [router, local]
+    over_zenoh, robot.server = robot.server, '/policy_server'
     robot.poll_after(2 * TRIES)
     robot.report('two')
     # also between two servers
-    robot.client = None
+    robot.server = ''
     robot.poll_after()
     assert (router.sent, robot.dropped) == ([], [])
-    robot.client, router.is_there = router, True
+    robot.server, router.is_there = over_zenoh, True
     robot.poll_after()
     assert router.sent == ['one', 'two']

@@ -35,6 +35,7 @@ def test_a_session_is_what_the_server_agreed_to(world):
     agreement = there.open_session('/a', 9)
     ((name, ask),) = there.a.calls
     assert (name, ask.session_epoch, ask.action_names) == ('open', 9, ('pan.pos',))
+    assert ask.reply_topic == '/robot/action_chunk'
     assert (agreement.schema_version, agreement.chunk_size) == (1, 50)
     assert (agreement.observation_steps, agreement.observation_stride_steps) == (2, 3)
     assert agreement.supports_rtc

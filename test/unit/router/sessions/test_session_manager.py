@@ -225,7 +225,7 @@ def test_a_place_that_is_filled_leaves_first_who_was_put_first_meanwhile(make):
         return True
 
     before = robot.places['prod']
-    rig.clients['/p3'].is_matched = reorder
+    rig.clients['/p3'].wait_until_matched = reorder
     rig.poll()
     assert robot.places['prod'] == (*before[::-1], '/p3')
 

@@ -60,7 +60,6 @@ class Fleet:
             client_id='robot_1',
             instance=1,
             epoch=0,
-            reply_topic='/reply',
             task='',
         )
 

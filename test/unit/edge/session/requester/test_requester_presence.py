@@ -9,8 +9,9 @@ from support.edge.requester_rig import ABC, Simulation
 from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.contract.services.session import ServerUnreachable
-from lerobot_serve.edge.session.servers import Loss, ServerLiveliness
+from lerobot_serve.edge.session.servers import ServerLiveliness
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
+from lerobot_serve.links.link import Presence
 
 CHUNK_S = 0.2
 
@@ -22,22 +23,22 @@ def streaming(**pace: object) -> Simulation:
     return bench
 
 
-def lose(bench: Simulation, server: str, *, loss: Loss = Loss.EXPIRED) -> None:
+def lose(bench: Simulation, server: str, *, loss: Presence = Presence.EXPIRED) -> None:
     """Let the writer of a server be lost, as the thread `replies` reports it."""
     bench.answers[server] = None
-    bench.liveliness.update(server, alive=0, change=-1, loss=loss)
+    bench.liveliness.update(server, loss)
 
 
 def see(bench: Simulation, server: str) -> None:
-    bench.liveliness.update(server, alive=1, change=1, loss=Loss.CLOSED)
+    bench.liveliness.update(server, Presence.THERE)
 
 
 @pytest.mark.parametrize(
     ('loss', 'words'),
     [
-        (Loss.EXPIRED, 'liveliness lease expired (2 s)'),
-        (Loss.CLOSED, 'server closed the session'),
-        (Loss.GONE, 'server exited, was killed'),
+        (Presence.EXPIRED, 'liveliness lease expired (2 s)'),
+        (Presence.CLOSED, 'server closed the session'),
+        (Presence.GONE, 'server exited, was killed'),
     ],
 )
 def test_lost_liveliness_leads_to_the_next_server_at_once(loss, words):
@@ -64,14 +65,7 @@ def test_lost_liveliness_of_another_server_changes_nothing():
 def test_a_loss_before_the_session_was_opened_is_none_of_it():
     bench = streaming()
     see(bench, '/a')
-    bench.liveliness.update('/a', alive=0, change=-1, loss=Loss.EXPIRED)
-    bench.run(2.0)
-    assert bench.transport.servers == ['/a']
-
-
-def test_a_writer_that_goes_while_another_one_of_the_server_lives_is_no_loss():
-    bench = streaming()
-    bench.at(1.01, lambda: bench.liveliness.update('/a', alive=1, change=-1, loss=Loss.EXPIRED))
+    bench.liveliness.update('/a', Presence.EXPIRED)
     bench.run(2.0)
     assert bench.transport.servers == ['/a']
 
@@ -136,7 +130,7 @@ def test_while_paused_a_session_that_the_server_closed_is_opened_with_the_next_r
     bench = streaming()
     see(bench, '/a')
     bench.at(1.0, lambda: bench.requester.set_idle(idle=True))
-    bench.at(1.5, lambda: lose(bench, '/a', loss=Loss.CLOSED))
+    bench.at(1.5, lambda: lose(bench, '/a', loss=Presence.CLOSED))
     bench.at(1.6, bench.answers.clear)
     bench.at(2.0, lambda: bench.requester.set_idle(idle=False))
     bench.run(3.0)
@@ -162,20 +156,16 @@ def test_liveliness_is_that_of_the_session():
     liveliness = ServerLiveliness(2.0, lambda: wakes.append(1))
     liveliness.begin_session('/a')
     assert liveliness.loss_reason() == ''
-    liveliness.update('/a', alive=1, change=1, loss=Loss.CLOSED)
+    liveliness.update('/a', Presence.THERE)
     assert len(wakes) == 1
-    liveliness.update('/a', alive=0, change=-1, loss=Loss.EXPIRED)
+    liveliness.update('/a', Presence.EXPIRED)
     assert len(wakes) == 2
     assert 'liveliness lease expired (2 s)' in liveliness.loss_reason()
     assert liveliness.has_lease_expired
-    # it is removed when the lease of its process is over
-    liveliness.update('/a', alive=0, change=0, loss=Loss.CLOSED)
-    assert len(wakes) == 2
-    assert 'liveliness lease expired' in liveliness.loss_reason()
     # it is back, with the same writer
-    liveliness.update('/a', alive=1, change=1, loss=Loss.CLOSED)
+    liveliness.update('/a', Presence.THERE)
     assert liveliness.loss_reason() == ''
-    liveliness.update('/a', alive=0, change=-1, loss=Loss.CLOSED)
+    liveliness.update('/a', Presence.CLOSED)
     assert liveliness.loss_reason() == 'server closed the session or exited'
     liveliness.begin_session('/a')
     assert liveliness.loss_reason() == ''

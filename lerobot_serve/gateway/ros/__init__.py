@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The link of the gateway over ROS 2."""
