@@ -41,7 +41,6 @@ PEERS = {
     comparison.LEROBOT_SHAPED: 'lerobot_shaped',
     comparison.OPENPI: 'openpi',
     comparison.PAGE: 'floors.memfd',
-    'iceoryx2': 'floors.iceoryx',
     'TCP loopback': 'floors.tcp',
     'bare Zenoh': 'floors.bare_zenoh',
 }

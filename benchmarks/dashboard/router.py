@@ -13,13 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 from pathlib import Path
-import shutil
-import subprocess
 
-from benchmarks.dashboard.cost import fake_robots, MODULE, ROBOTS, VIEWERS, wait_until_ready
+from benchmarks.dashboard.cost import fake_robots, ROBOTS, running_dashboard, VIEWERS
 from benchmarks.harness.load_generator import LoadGenerator
 from benchmarks.harness.nodes import spinning
-from benchmarks.harness.processes import child, free_endpoints
+from benchmarks.harness.processes import child, module_command
 from benchmarks.harness.request_session import JOINTS
 from benchmarks.harness.router_process import picture, POLICY, ROUTER, start_router
 from benchmarks.results.percentiles import ratio
@@ -80,15 +78,9 @@ def round_trips_ms(robots: LoadGenerator, seconds: float) -> list[float]:
 
 
 @contextlib.contextmanager
-def watched_dashboard(folder: Path) -> Iterator[subprocess.Popen]:
+def watched_dashboard(folder: Path) -> Iterator[None]:
     """Run a dashboard with its viewers. Raises UserError when it does not serve."""
-    command = shutil.which('lerobot-serve')
-    if command is None:
-        raise UserError('lerobot-serve is not found; run this by make bench')
-    port, log = free_endpoints(1)[0].rpartition(':')[2], folder / 'dashboard.log'
-    words = [command, 'dashboard', '--port', port, '--token-file', str(folder / 'tokens')]
-    viewers = [*MODULE, 'benchmarks.dashboard.viewers']
-    with child(words, log) as dashboard:
-        wait_until_ready(port, log)
-        with child([*viewers, port, str(VIEWERS), str(VIEWER_S)], folder / 'viewers.log'):
-            yield dashboard
+    with running_dashboard(folder) as (_, port):
+        viewers = module_command('dashboard.viewers', port, VIEWERS, VIEWER_S)
+        with child(viewers, folder / 'viewers.log'):
+            yield

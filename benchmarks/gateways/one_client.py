@@ -38,7 +38,7 @@ from benchmarks.harness.machine import load
 from benchmarks.harness.processes import child, module_command
 from benchmarks.peers.comparison import compare
 from benchmarks.peers.lerobot import role_of
-from benchmarks.peers.peer import free_port, LOCALHOST, running_client, running_peer
+from benchmarks.peers.peer import free_address, running_client, running_peer
 from benchmarks.peers.peer_process import (
     Address,
     CHUNK_ROWS,
@@ -148,7 +148,7 @@ def measure_client(client: Client, fleet: Fleet, doors: Doors, rounds: int, fold
 
 def start_immediate_server(stack: contextlib.ExitStack, folder: Path) -> Address:
     """Start a server that has a chunk ready, and return its address. Raises OSError."""
-    address = Address(LOCALHOST, free_port())
+    address = free_address()
     command = module_command('gateways.immediate_server', address.host, address.port)
     stack.enter_context(child(command, folder / 'immediate_server.log'))
     wait_until_listening(address)

@@ -24,8 +24,7 @@ from benchmarks.harness.processes import child
 from benchmarks.peers.lerobot import role_of
 from benchmarks.peers.peer import (
     environment_of,
-    free_port,
-    LOCALHOST,
+    free_address,
     Peer,
     peer_command,
     running_client,
@@ -104,7 +103,7 @@ def through_gateway(packages: Path, rounds: int, folder: Path) -> Case:
 def at_theirs(packages: Path, rounds: int, folder: Path) -> Case:
     """Drive both robots with LeRobot's server. Raises PeerUnavailable."""
     load_before = load()
-    address = Address(LOCALHOST, free_port())
+    address = free_address()
     command = peer_command('lerobot', packages, 'server', address.host, address.port)
     log = folder / 'lerobot_server_of_two.log'
     with child(command, log, environment_of(packages)):

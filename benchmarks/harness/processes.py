@@ -21,15 +21,21 @@ from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 END_S, POLL_S = 10.0, 0.02
+LOCALHOST = '127.0.0.1'
+
+
+def free_ports(count: int) -> list[int]:
+    """Return TCP ports of this machine that nobody has at this moment."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((LOCALHOST, 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def free_endpoints(count: int) -> list[str]:
     """Return free TCP endpoints of this machine for Zenoh."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(('127.0.0.1', 0))
-        return [f'tcp/127.0.0.1:{each.getsockname()[1]}' for each in sockets]
+    return [f'tcp/{LOCALHOST}:{port}' for port in free_ports(count)]
 
 
 @contextlib.contextmanager

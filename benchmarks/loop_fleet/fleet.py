@@ -133,7 +133,6 @@ class LoopFleet:
 def loop_fleet(
     home: Path,
     *,
-    robots: int = 1,
     episodes_per_round: int = CORRECTED_A_ROUND,
     filters: Sequence[str] = ('success', 'intervention'),
     trainer: dict[str, object] | None = None,
@@ -144,7 +143,7 @@ def loop_fleet(
     `hurries` is whether a wait hurries its steps.
     """
     home.mkdir(parents=True)
-    file = write_fleet(home, robots, episodes_per_round, filters, trainer)
+    file = write_fleet(home, episodes_per_round, filters, trainer)
     command = [str(executable_path('lerobot-serve')), 'loop', 'up', str(file)]
     environment = {**os.environ, 'ROS_HOME': str(home / 'ros'), 'OMP_NUM_THREADS': '1'}
     with child(command, home / 'up.log', environment) as process:
@@ -153,7 +152,6 @@ def loop_fleet(
 
 def write_fleet(
     home: Path,
-    robots: int,
     episodes_per_round: int,
     filters: Sequence[str],
     trainer: dict[str, object] | None,
@@ -174,7 +172,7 @@ def write_fleet(
             'trace_folder': str(home / 'traces'),
             'canary': CANARY,
         },
-        'robots': {f'robot_{number}': robot(home) for number in range(1, robots + 1)},
+        'robots': {'robot_1': robot(home)},
         'record': {'folder': str(home / 'bags'), 'strategy': 'episodic', 'outcome_wait': 0.5},
         'learner': {
             'store': str(home / 'versions'),

@@ -26,7 +26,6 @@ PACKAGES = {
 # peer -> a package that it needs here already, and how to have it
 NEEDED = {
     'lerobot': ('lerobot', 'LeRobot is not installed; it comes with torch (TORCH=cpu)'),
-    'floors.iceoryx': ('iceoryx2', 'iceoryx2 is not installed; PYTHONPATH may name its folder'),
 }
 SOURCES = Path(__file__).resolve().parents[2]
 STAMP = 'pins.txt'

@@ -10,7 +10,6 @@ from pathlib import Path
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ import uuid
 import psycopg
 from psycopg import sql
 
+from benchmarks.harness.processes import free_ports
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.processes.parent_death import end_with_parent
@@ -51,9 +51,7 @@ class PostgresServer:
         self.folder, self.data = folder, folder / 'data'
         self.settings: dict[str, object] = {}
         self.user = server_user()
-        with socket.socket() as free:
-            free.bind(('127.0.0.1', 0))
-            self.port = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         if self.user:
             shutil.chown(folder, self.user)
         self._process: subprocess.Popen[bytes] | None = None

@@ -19,6 +19,7 @@ import time
 
 import numpy as np
 
+from benchmarks.results.percentiles import microseconds
 from benchmarks.results.report import Case
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge import wiring
@@ -45,35 +46,56 @@ POLICY = 'reach@0123456789abcdef'
 ACTIONS = np.random.default_rng(0).normal(size=JOINTS)
 
 
-def executed(number: int) -> TraceRecord:
+def executed(
+    number: int,
+    ids: RecordIds | None = None,
+    *,
+    now_ns: int = 0,
+    slot: str = 'a',
+    policy: str = POLICY,
+    row: int = 3,
+    action: np.ndarray = ACTIONS,
+) -> TraceRecord:
+    """Return the record of a control step."""
+    ids = ids or RecordIds('robot_1', 77, number, 'episode-1')
     return records.ExecutedRecord(
-        number,
-        *RecordIds('robot_1', 77, number, 'episode-1').command_fields(),
+        now_ns or number,
+        *ids.command_fields(),
         control_step=number,
         cage_result='pass',
         rung='policy',
-        raw_actions=records.copied(ACTIONS.astype(np.float32)),
-        commanded=records.copied(ACTIONS),
-        chunk_row=3,
-        age_s=0.125,
-        slot='a',
-        policy=POLICY,
+        raw_actions=records.copied(action.astype(np.float32)),
+        commanded=records.copied(np.asarray(action, float)),
+        chunk_row=row,
+        age_s=0.1 + row / 30,
+        slot=slot,
+        policy=policy,
     )
 
 
-def request(number: int) -> TraceRecord:
+def request(
+    number: int,
+    ids: RecordIds | None = None,
+    *,
+    now_ns: int = 0,
+    slot: str = 'a',
+    policy: str = POLICY,
+    inference_ms: float = 25.5,
+) -> TraceRecord:
+    """Return the record of a request."""
+    ids = ids or RecordIds('robot_1', 77, number, 'episode-1')
     return records.RequestRecord(
-        number,
-        *RecordIds('robot_1', 77, number, 'episode-1').fields(),
+        now_ns or number,
+        *ids.fields(),
         status='ok',
         episode=1,
-        routing=records.routing('a', routing_key='episode-1', sticky=True),
-        policy=POLICY,
+        routing=records.routing(slot, routing_key=ids.episode_id, sticky=True),
+        policy=policy,
         seed=number,
         queue_wait_ms=0.25,
         processing_ms=1.5,
-        inference_ms=25.5,
-        round_trip_ms=28.5,
+        inference_ms=inference_ms,
+        round_trip_ms=inference_ms + 3.0,
         request_bytes=40_000,
         chunk_bytes=5_000,
         superseded=0,
@@ -195,15 +217,6 @@ def write_one(writer: TraceWriter, record: TraceRecord) -> float:
     begin_ns = time.perf_counter_ns()
     writer.drain()
     return (time.perf_counter_ns() - begin_ns) / 1e6
-
-
-def microseconds(series_ms: dict[str, list[float]]) -> dict[str, str]:
-    """Return median and p99 of each series, in a unit in which one can read them."""
-    figures = {name: summarize(values) for name, values in series_ms.items()}
-    return {
-        f'{name} [us]': f'{each["p50"] * 1000:.1f} (p99 {each["p99"] * 1000:.1f})'
-        for name, each in figures.items()
-    }
 
 
 @contextmanager
