@@ -29,7 +29,7 @@ from benchmarks.harness.processes import cpu_s, free_endpoints
 from benchmarks.peers import comparison, fleet_results
 from benchmarks.peers.fleet_results import FleetReplies, MeasuredBlock
 from benchmarks.peers.peer import Peer, start_peers, versions
-from benchmarks.peers.peer_process import frames, ImageSet, JOINTS, READY_S
+from benchmarks.peers.peer_process import ImageSet, policy_frames, READY_S
 from benchmarks.peers.this_package import listen, policy_parameters
 from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
@@ -43,7 +43,6 @@ PEERS = {comparison.LEROBOT: 'lerobot', comparison.OPENPI: 'openpi'}
 # its server holds one; what becomes of a few says what becomes of more
 LEROBOT_MOST = 8
 SERVER_OVER_ZENOH, LOCAL_SERVER = f'{SERVER}_zenoh', f'{SERVER}_local'
-JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
 PARAMETERS = {
     'rate_hz': RATE_HZ,
     'pictures': f'{SIZE} raw',
@@ -144,11 +143,10 @@ def own_fleet(
 
 def load_generator_fleet(swarm: LoadGenerator, server_pid: int) -> RobotFleet:
     """Return this package's robots, which are part of this process."""
-    named = {f'observation.images.{name}': frame for name, frame in frames(SIZE).items()}
 
     def open_all(count: int) -> None:
         swarm.close()
-        swarm.open(count, named, JOINT_NAMES, Codec.RAW)
+        swarm.open(count, policy_frames(SIZE), Codec.RAW)
 
     def pace(seconds: float) -> FleetReplies:
         paced = swarm.pace(seconds, RATE_HZ)

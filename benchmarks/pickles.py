@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.harness import peer_classes
 from benchmarks.peers.comparison import compare
-from benchmarks.peers.peer_process import frames, ImageSet, JOINTS
+from benchmarks.peers.peer_process import frames, ImageSet, JOINT_NAMES, JOINTS
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.peer_formats.safe_pickle import read_observation, write_actions
@@ -74,7 +74,7 @@ def measure_size(size: ImageSet, rounds: int) -> Case:
 
 def observations(size: ImageSet) -> tuple[list[bytes], list[bytes]]:
     """Return copies of one pickle, with the names of the tests' classes and with LeRobot's."""
-    joints = {f'joint_{number}.pos': 0.1 * number for number in range(JOINTS)}
+    joints = {name: 0.1 * number for number, name in enumerate(JOINT_NAMES)}
     values = {**joints, **frames(size), 'task': 'pick'}
     named = pickle.dumps(peer_classes.TimedObservation(1.0, 0, values, True), 4)
     count = max(COPIES_BYTES // len(named), 1)

@@ -19,7 +19,8 @@ import os
 from pathlib import Path
 
 from benchmarks.harness.processes import module_command, node_command
-from benchmarks.harness.request_session import FPS, IMAGE_THREADS
+from benchmarks.harness.request_session import IMAGE_THREADS
+from benchmarks.harness.router_process import null_policy
 from benchmarks.network_emulation.comparison import describe, TOO_OLD_MS
 from benchmarks.network_emulation.encodings import ANSWER_S, ENCODINGS
 from benchmarks.network_emulation.link import (
@@ -66,8 +67,7 @@ PARAMETERS = {
     'order': 'the ways of this package, the peers, and again',
 }
 SERVER_PARAMETERS = {
-    'policy_kind': 'null',
-    'policy_path': f'joints={JOINTS},chunk={CHUNK_ROWS},cameras=front:0x0+wrist:0x0,fps={FPS:g}',
+    **null_policy('front:0x0+wrist:0x0'),
     'image_threads': IMAGE_THREADS,
     'zenoh_listen': [f'tcp/0.0.0.0:{ZENOH_PORT}'],
     # a session of one way rests while the others have their turn

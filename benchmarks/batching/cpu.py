@@ -66,7 +66,7 @@ def case(
     opening sessions raises.
     """
     swarm = served.swarm
-    swarm.open(count, frames, small_act.JOINTS)
+    swarm.open(count, frames)
     rates: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     latencies_ms: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     for turn in range(turns + 1):
@@ -74,9 +74,8 @@ def case(
             set_parameter(swarm, SERVER, Parameter('scheduler', value=scheduler))
             seconds = swarm.run(PERIOD_S)
             if turn:
-                answered = [ms for robot in swarm.robots.values() for ms in robot.latencies_ms]
-                rates[scheduler].append(len(answered) / seconds)
-                latencies_ms[scheduler] += answered
+                rates[scheduler].append(len(swarm.latencies_ms) / seconds)
+                latencies_ms[scheduler] += swarm.latencies_ms
     failures = dict(swarm.failures)
     swarm.close()
     gain = pairwise_ratio(rates['dynamic_batching'], rates['round_robin'])

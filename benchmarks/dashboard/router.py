@@ -18,7 +18,6 @@ from benchmarks.dashboard.cost import fake_robots, ROBOTS, running_dashboard, VI
 from benchmarks.harness.load_generator import LoadGenerator
 from benchmarks.harness.nodes import spinning
 from benchmarks.harness.processes import child, module_command
-from benchmarks.harness.request_session import JOINTS
 from benchmarks.harness.router_process import picture, POLICY, ROUTER, start_router
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
@@ -29,7 +28,6 @@ ABOUT = 'round trips through a router, without and with a dashboard'
 RATE_HZ, PAIRS, ROUNDS_A_SECOND, SETTLE_S = 0.5, 3, 10, 10.0
 # a viewer that outlives its block is ended with it
 VIEWER_S = 600.0
-JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
 PARAMETERS: dict[str, object] = {
     'robots': ROBOTS,
     'rate_hz': RATE_HZ,
@@ -49,7 +47,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     with contextlib.ExitStack() as stack:
         robots = stack.enter_context(spinning(lambda runtime: LoadGenerator(runtime, (ROUTER,))))
         start_router(stack, robots, ('prod',), POLICY | {'max_sessions': ROBOTS}, folder)
-        robots.open(ROBOTS, {'observation.images.front': picture(64, 64)}, JOINT_NAMES, Codec.RAW)
+        robots.open(ROBOTS, {'observation.images.front': picture(64, 64)}, Codec.RAW)
         stack.callback(robots.close)
         stack.enter_context(fake_robots(folder))
         for _ in range(PAIRS):
@@ -74,7 +72,7 @@ def round_trips_ms(robots: LoadGenerator, seconds: float) -> list[float]:
     counts = robots.pace(seconds, RATE_HZ)
     if counts.lost or robots.failures:
         raise UserError(f'{counts.lost} requests were lost, failures: {robots.failures}')
-    return [each for robot in robots.robots.values() for each in robot.latencies_ms]
+    return robots.latencies_ms
 
 
 @contextlib.contextmanager

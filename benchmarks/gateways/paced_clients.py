@@ -31,6 +31,12 @@ class Period:
     # requests of the client that stopped reading
     unread: int = 0
 
+    def add(self, other: Period) -> None:
+        self.latencies_ms += other.latencies_ms
+        self.errors += other.errors
+        self.asked += other.asked
+        self.unread += other.unread
+
 
 async def open_all(clients: Sequence[WireClient]) -> None:
     """Open one after the other. Raises UserError."""

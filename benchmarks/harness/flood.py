@@ -16,7 +16,7 @@ import time
 from benchmarks.harness.client import open_when_ready, PolicyClient
 from benchmarks.harness.load_generator import SEQ
 from benchmarks.harness.request_session import session_request, STATE
-from benchmarks.peers.peer_process import frames, ImageSet
+from benchmarks.peers.peer_process import ImageSet, policy_frames
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.cdr import START
 from lerobot_serve.contract.data_path import observation as wire_observation
@@ -36,7 +36,7 @@ def main(server: str, rate_hz: float, size: ImageSet) -> None:
     client = PolicyClient(runtime, CLIENT_ID, server)
     runtime.add(client)
     runtime.spin_in_background()
-    named = {f'observation.images.{name}': frame for name, frame in frames(size).items()}
+    named = policy_frames(size)
     ask = client.session_request_for(session_request('', named, Codec.RAW, CLIENT_ID))
     open_when_ready(client.sessions, ask)
     client.wait_until_matched()

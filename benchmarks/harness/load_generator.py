@@ -11,7 +11,7 @@ thread opens, begins, waits and reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 import struct
 import sys
 import threading
@@ -27,6 +27,7 @@ from benchmarks.harness.fleet_connections import (
     SpreadFleetConnections,
     ZenohFleetConnections,
 )
+from benchmarks.harness.request_session import session_request, STATE
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.cdr import START
 from lerobot_serve.contract.data_path import chunk as wire_chunk
@@ -34,13 +35,12 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.header import Header, read_envelope
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.limits import SCHEMA_VERSION
-from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Codec, Flag, MsgType
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
 SEQ = struct.Struct('<Q')
-FPS = 30.0
 LOST_AFTER_S = 5.0
 
 
@@ -97,6 +97,10 @@ class PacedCounts:
     passed_over: int = 0
     seconds: float = 0.0
 
+    @property
+    def counts(self) -> dict[str, int]:
+        return {name: count for name, count in asdict(self).items() if name != 'seconds'}
+
 
 class LoadGenerator(SteadyClockNode):
     """See the module."""
@@ -142,7 +146,6 @@ class LoadGenerator(SteadyClockNode):
         self,
         count: int,
         frames: dict[str, np.ndarray],
-        joints: tuple[str, ...],
         codec: Codec = Codec.JPEG,
         episode_requests: int = 0,
     ) -> None:
@@ -151,24 +154,13 @@ class LoadGenerator(SteadyClockNode):
         Refused and UserError.
         """
         encoded = tuple(image_codec.encode(n, f, codec) for n, f in frames.items())
-        cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
         opened = len(self.robots)
         for number in range(opened, opened + count):
             name = f'robot_{number}'
-            session = OpenSessionRequest(
-                schema_version=SCHEMA_VERSION,
-                client_id=name,
-                instance=number,
-                session_epoch=number + 1,
-                reply_topic='',
-                state_names=joints,
-                action_names=joints,
-                cameras=cameras,
-                fps=FPS,
-                codec=codec,
-            )
+            session = session_request('', frames, codec, name)
+            session = replace(session, instance=number, session_epoch=number + 1)
             header = Header(0, 0, number + 1, 0, SCHEMA_VERSION, MsgType.OBSERVATION)
-            state = np.full((1, len(joints)), number / 100, np.float32)
+            state = np.full_like(STATE, number / 100)
             request = Observation(header, name, f'episode of {name}', state, encoded)
             session = self._connections.open(session)
             self.robots[name] = LoadRobot(session, request, episode_requests)
@@ -179,6 +171,11 @@ class LoadGenerator(SteadyClockNode):
         for robot in self.robots.values():
             self._connections.close(robot.ask)
         self.robots = {}
+
+    @property
+    def latencies_ms(self) -> list[float]:
+        """Return the round trips of all robots that were noted."""
+        return [ms for robot in self.robots.values() for ms in robot.latencies_ms]
 
     def run(self, seconds: float) -> float:
         """

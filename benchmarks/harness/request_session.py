@@ -12,6 +12,7 @@ import time
 import numpy as np
 
 from benchmarks.harness.client import open_when_ready, PolicyClient, ZenohPolicyClient
+from benchmarks.peers.peer_process import JOINT_NAMES, JOINTS
 from lerobot_serve.contract.cdr import Parts
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
@@ -28,7 +29,7 @@ from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
 
 CLIENT_ID = 'bench'
-JOINTS, FPS, JPEG_QUALITY, IMAGE_THREADS = 6, 30.0, 90, 2
+FPS, JPEG_QUALITY, IMAGE_THREADS = 30.0, 90, 2
 STATE = np.zeros((1, JOINTS), np.float32)
 
 
@@ -155,7 +156,6 @@ def session_request(
     client_id: str = CLIENT_ID,
 ) -> OpenSessionRequest:
     """Return what a null policy with these cameras accepts."""
-    names = tuple(f'joint_{i}.pos' for i in range(JOINTS))
     cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
     return OpenSessionRequest(
         schema_version=SCHEMA_VERSION,
@@ -163,8 +163,8 @@ def session_request(
         instance=secrets.randbits(63),
         session_epoch=secrets.randbits(32),
         reply_topic=reply_topic,
-        state_names=names,
-        action_names=names,
+        state_names=JOINT_NAMES,
+        action_names=JOINT_NAMES,
         cameras=cameras,
         fps=FPS,
         codec=codec,

@@ -15,7 +15,7 @@ import sys
 from benchmarks.harness.client import PolicyClient, SERVER, ZenohPolicyClient
 from benchmarks.harness.request_session import RequestSession
 from benchmarks.network_emulation.encodings import ANSWER_S, ENCODINGS
-from benchmarks.peers.peer_process import frames, ImageSet, serve_orders
+from benchmarks.peers.peer_process import ImageSet, policy_frames, serve_orders
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
@@ -52,9 +52,7 @@ class EmulatedRobot:
             client = PolicyClient(self._runtime, client_id, answer_s=ANSWER_S, lifespan_s=ANSWER_S)
             self._runtime.add(client)
         self._clients[name, size] = client
-        images = frames(ImageSet.parse(size))
-        named = {f'observation.images.{camera}': frame for camera, frame in images.items()}
-        fitted = way.height, way.width
+        named, fitted = policy_frames(ImageSet.parse(size)), (way.height, way.width)
         path = RequestSession(
             client, named, way.codec, client_id, quality=way.quality, fitted=fitted
         )

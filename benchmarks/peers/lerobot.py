@@ -28,6 +28,7 @@ from benchmarks.peers.peer_process import (
     Frames,
     frames,
     ImageSet,
+    JOINT_NAMES,
     JOINTS,
     LOST,
     Orders,
@@ -43,7 +44,6 @@ FPS, ANSWER_S, STEPS_APART = 30, 20.0, 1_000_000
 ANOTHERS, LATE = 'chunk of another robot', 'chunk of a lost request'
 # of which a client may declare its pictures
 DECLARED_SIZES = (ImageSet(1, 240, 256), ImageSet(2, 224, 224), ImageSet(2, 480, 640))
-JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
 
 
 class NullPolicy:

@@ -25,6 +25,8 @@ from benchmarks.harness.camera_images import camera_images
 
 CAMERAS = ('front', 'wrist', 'side')
 CHUNK_ROWS, JOINTS = 100, 6
+JOINT_NAMES = tuple(f'joint_{number}.pos' for number in range(JOINTS))
+CAMERA_PREFIX = 'observation.images.'
 READY_S, POLL_S = 120.0, 0.1
 LOST = 'lost'
 # name -> picture
@@ -67,6 +69,11 @@ def frames(size: ImageSet) -> Frames:
     front, wrist = camera_images(size.height, size.width).values()
     side = np.ascontiguousarray(front[:, ::-1])
     return dict(zip(CAMERAS, (front, wrist, side)[: size.cameras], strict=False))
+
+
+def policy_frames(size: ImageSet) -> Frames:
+    """Return the pictures by the names that a policy has for them."""
+    return {CAMERA_PREFIX + name: frame for name, frame in frames(size).items()}
 
 
 # makes one trip with these pictures: its time [ms], or why there was no usable chunk

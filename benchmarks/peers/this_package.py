@@ -11,11 +11,11 @@ import subprocess
 from benchmarks.harness.client import PolicyClient, SERVER, ZenohPolicyClient
 from benchmarks.harness.nodes import running
 from benchmarks.harness.processes import free_endpoints
-from benchmarks.harness.request_session import FPS, IMAGE_THREADS, RequestSession
-from benchmarks.harness.router_process import ROUTER, start_router_alone
+from benchmarks.harness.request_session import IMAGE_THREADS, RequestSession
+from benchmarks.harness.router_process import null_policy, ROUTER, start_router_alone
 from benchmarks.peers import comparison
 from benchmarks.peers.comparison import RoundTripTime
-from benchmarks.peers.peer_process import CHUNK_ROWS, frames, ImageSet, JOINTS
+from benchmarks.peers.peer_process import frames, ImageSet, policy_frames
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
@@ -120,8 +120,7 @@ def open_way(
     else:
         client = ZenohPolicyClient(node.endpoint, client_id, way.server)
         stack.callback(client.close)
-    named = {f'observation.images.{name}': frame for name, frame in frames(size).items()}
-    path = RequestSession(client, named, way.codec, client_id)
+    path = RequestSession(client, policy_frames(size), way.codec, client_id)
     path.open(node.process)
     stack.callback(path.close)
     client.wait_until_matched()
@@ -164,8 +163,4 @@ def listen(endpoint: str) -> dict[str, object]:
 def policy_parameters(size: ImageSet) -> dict[str, object]:
     """Return the parameters of a server whose policy answers at once."""
     cameras = '+'.join(f'{name}:{size.height}x{size.width}' for name in frames(size))
-    return {
-        'policy_kind': 'null',
-        'policy_path': f'joints={JOINTS},chunk={CHUNK_ROWS},cameras={cameras},fps={FPS:g}',
-        'image_threads': IMAGE_THREADS,
-    }
+    return null_policy(cameras) | {'image_threads': IMAGE_THREADS}

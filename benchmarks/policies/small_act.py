@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.peers.peer_process import JOINT_NAMES as JOINTS
 from benchmarks.policies import random_lerobot
 
-JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
 CAMERAS = ('observation.images.front',)
 PIXELS = 96
 CHUNK_ROWS = 50

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from benchmarks.harness.client import PolicyClient, SERVER
 from benchmarks.harness.nodes import running
-from benchmarks.harness.request_session import JOINTS, RequestSession, RoundTrip
-from benchmarks.harness.router_process import CHUNK_ROWS, POLICY, ROUTER, start_router
-from benchmarks.peers.peer_process import ImageSet
+from benchmarks.harness.request_session import RequestSession, RoundTrip
+from benchmarks.harness.router_process import POLICY, ROUTER, start_router
+from benchmarks.peers.peer_process import CHUNK_ROWS, ImageSet, JOINTS
 from benchmarks.peers.this_package import Node, open_way, Way
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
