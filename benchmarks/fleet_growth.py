@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 import contextlib
 from dataclasses import replace
+from functools import partial
 import os
 from pathlib import Path
 import tempfile
@@ -28,7 +29,7 @@ import numpy as np
 from benchmarks.harness import profiler
 from benchmarks.harness.client import READY_TIMEOUT_S
 from benchmarks.harness.load_generator import LoadGenerator
-from benchmarks.harness.nodes import memory_mb
+from benchmarks.harness.nodes import memory_mb, spinning
 from benchmarks.harness.processes import cpu_s, ended_children_cpu_s, module_command, wait_until
 from benchmarks.harness.router_process import picture
 from benchmarks.results.growth import fleet_case, FleetRun, growth_case, steady_case, uncounted
@@ -38,7 +39,6 @@ from benchmarks.site import postgres
 from benchmarks.site.processes import LINKS, ROS, site_layout, start_site
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve_interfaces.msg import RouterState
 
 ABOUT = 'what a robot costs in a growing fleet behind two routers and four servers, and over time'
@@ -75,14 +75,17 @@ class RoutedFleet:
         first router. Raises UserError.
         """
         store = stack.enter_context(postgres.postgres_server())
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
         layout = site_layout(link)
         endpoints = [layout.endpoints[router] for router in layout.routers if layout.endpoints]
         topics = -(-robots // len(layout.routers))
-        self.swarm = LoadGenerator(runtime, layout.routers, topics, endpoints, shared_memory=False)
-        runtime.add(self.swarm)
-        runtime.spin_in_background()
+        build = partial(
+            LoadGenerator,
+            servers=layout.routers,
+            topics=topics,
+            endpoints=endpoints,
+            shared_memory=False,
+        )
+        self.swarm = stack.enter_context(spinning(build))
         self.routers, servers = start_site(
             stack, self.swarm, layout, store.new_database(), robots + 100, folder, under
         )

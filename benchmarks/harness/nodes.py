@@ -8,7 +8,6 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 import subprocess
-import time
 from typing import TypeVar
 
 from rcl_interfaces.srv import SetParameters
@@ -17,7 +16,7 @@ from rclpy.parameter import Parameter
 
 from benchmarks.harness.client import READY_TIMEOUT_S, SERVER
 from benchmarks.harness.load_generator import LoadGenerator
-from benchmarks.harness.processes import child, node_command
+from benchmarks.harness.processes import child, node_command, wait_until
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
@@ -38,11 +37,19 @@ class ServedLoad:
 @contextlib.contextmanager
 def spinning(build: Callable[[NodeRuntime], NodeT]) -> Iterator[NodeT]:
     """Build a node, and run its callbacks in a background thread until the end."""
-    with contextlib.closing(NodeRuntime([])) as runtime:
-        node = build(runtime)
-        runtime.add(node)
-        runtime.spin_in_background()
+    with spinning_all(lambda runtime: [build(runtime)]) as (node,):
         yield node
+
+
+@contextlib.contextmanager
+def spinning_all(build: Callable[[NodeRuntime], Sequence[NodeT]]) -> Iterator[Sequence[NodeT]]:
+    """Build nodes, and run their callbacks in a background thread until the end."""
+    with contextlib.closing(NodeRuntime([])) as runtime:
+        nodes = build(runtime)
+        for node in nodes:
+            runtime.add(node)
+        runtime.spin_in_background()
+        yield nodes
 
 
 def spinning_node(name: str) -> contextlib.AbstractContextManager[SteadyClockNode]:
@@ -82,19 +89,21 @@ def running(
 
 
 def wait_until_active(node: Node, server: str, process: subprocess.Popen) -> None:
+    """Return once a node serves. Raises UserError."""
     client = node.create_client(GetStatus, f'{server}/get_status')
-    deadline = time.monotonic() + READY_TIMEOUT_S
+
+    def is_active() -> bool:
+        # an answer that is sent before the two have fully found each other is lost
+        with contextlib.suppress(ServiceCallFailed):
+            status = call_service(client, GetStatus.Request(), 2.0).status
+            return status.state == status.ACTIVE
+        return False
+
     try:
-        while time.monotonic() < deadline and process.poll() is None:
-            # an answer that is sent before the two have fully found each other is lost
-            with contextlib.suppress(ServiceCallFailed):
-                status = call_service(client, GetStatus.Request(), 2.0).status
-                if status.state == status.ACTIVE:
-                    return
-            time.sleep(0.1)
+        otherwise = f'{server} did not come up; see {server[1:]}.log'
+        wait_until(is_active, otherwise, READY_TIMEOUT_S, process)
     finally:
         node.destroy_client(client)
-    raise UserError(f'{server} did not come up; see {server[1:]}.log')
 
 
 def set_parameter(node: Node, server: str, parameter: Parameter) -> None:

@@ -14,7 +14,7 @@ import contextlib
 from pathlib import Path
 
 from benchmarks.harness.client import PolicyClient, SERVER
-from benchmarks.harness.nodes import running
+from benchmarks.harness.nodes import running, spinning_all
 from benchmarks.harness.request_session import RequestSession, RoundTrip
 from benchmarks.harness.router_process import POLICY, ROUTER, start_router
 from benchmarks.peers.peer_process import CHUNK_ROWS, ImageSet, JOINTS
@@ -53,17 +53,18 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 def measure_layout(slots: tuple[str, ...], rounds: int, folder: Path) -> list[Case]:
     """Start servers and router, measure all sizes, end them. Raises UserError."""
     with contextlib.ExitStack() as stack:
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
-        direct = PolicyClient(runtime, 'bench_direct')
-        routed = PolicyClient(runtime, 'bench_routed', ROUTER)
-        runtime.add(direct)
-        runtime.add(routed)
-        runtime.spin_in_background()
+        direct, routed = stack.enter_context(spinning_all(clients))
         server = stack.enter_context(running(direct, 'policy_server', SERVER, POLICY, folder))
         router = start_router(stack, routed, slots, POLICY, folder)
         ways = (direct, Node(server)), (routed, Node(router))
         return [measure_case(ways, slots, size_kb, rounds) for size_kb in SIZES]
+
+
+def clients(runtime: NodeRuntime) -> list[PolicyClient]:
+    return [
+        PolicyClient(runtime, 'bench_direct'),
+        PolicyClient(runtime, 'bench_routed', ROUTER),
+    ]
 
 
 def measure_case(
