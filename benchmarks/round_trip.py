@@ -27,7 +27,7 @@ from benchmarks.harness.request_session import IMAGE_THREADS, JPEG_QUALITY
 from benchmarks.peers import comparison
 from benchmarks.peers.comparison import alternate, DIRECT, DIRECT_JPEG, ECHOES, RoundTripTime
 from benchmarks.peers.peer import Peer, start_peers, versions
-from benchmarks.peers.peer_process import CHUNK_ROWS, ImageSet, JOINTS, policy_frames
+from benchmarks.peers.peer_process import ImageSet, JOINTS, NULL_POLICY, policy_frames
 from benchmarks.peers.this_package import open_ways, PackageRoundTrip, ros_clients, RosClients
 from benchmarks.results.report import Case
 from lerobot_serve import client as client_api
@@ -47,9 +47,7 @@ PEERS = {
 PAUSES_MS, LONGEST_MS = '0,10,30', 60_000
 WARM_UP_ROUNDS = 10
 PARAMETERS = {
-    'state': JOINTS,
-    'chunk': f'{CHUNK_ROWS}x{JOINTS}',
-    'policy': 'null',
+    **NULL_POLICY,
     'jpeg_quality': JPEG_QUALITY,
     'image_threads': IMAGE_THREADS,
     'lerobot_inference_latency': 0,

@@ -26,7 +26,7 @@ from benchmarks.gateways.wire_clients import (
 )
 from benchmarks.harness.machine import load
 from benchmarks.peers.comparison import compare
-from benchmarks.peers.peer_process import Address, CHUNK_ROWS, frames, ImageSet, JOINTS
+from benchmarks.peers.peer_process import Address, frames, ImageSet, NULL_POLICY
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 
@@ -45,9 +45,7 @@ KINDS = {
 STOPPING = ('openpi', 'http', 'groot', 'policy_service')
 READ, STOPPED = 'all read', 'one does not read'
 PARAMETERS = {
-    'state': JOINTS,
-    'chunk': f'{CHUNK_ROWS}x{JOINTS}',
-    'policy': 'null',
+    **NULL_POLICY,
     'picture': f'{SIZE.height}x{SIZE.width}',
     'way': ROUTED,
     'order': 'a period of each, and again',

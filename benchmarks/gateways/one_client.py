@@ -44,6 +44,7 @@ from benchmarks.peers.peer_process import (
     frames,
     ImageSet,
     JOINTS,
+    NULL_POLICY,
     policy_frames,
     wait_until_listening,
 )
@@ -62,9 +63,7 @@ DOORS = ('openpi', 'http', 'lerobot')
 WARM_UP_ROUNDS, TIMEOUT_S = 20, 10.0
 GOAL_ADDED_MS = 1.5
 PARAMETERS = {
-    'state': JOINTS,
-    'chunk': f'{CHUNK_ROWS}x{JOINTS}',
-    'policy': 'null',
+    **NULL_POLICY,
     'jpeg_quality': JPEG_QUALITY,
     'lerobot_inference_latency': 0,
     'warm_up_rounds': WARM_UP_ROUNDS,

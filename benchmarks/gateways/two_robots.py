@@ -31,9 +31,8 @@ from benchmarks.peers.peer import (
 )
 from benchmarks.peers.peer_process import (
     Address,
-    CHUNK_ROWS,
     ImageSet,
-    JOINTS,
+    NULL_POLICY,
     wait_until_listening,
 )
 from benchmarks.peers.pinned_packages import install, PeerUnavailable
@@ -50,9 +49,7 @@ GOAL_SHARE = 0.99
 PERIOD_S = 60.0
 ROUNDS_ALONE = 20
 PARAMETERS = {
-    'state': JOINTS,
-    'chunk': f'{CHUNK_ROWS}x{JOINTS}',
-    'policy': 'null',
+    **NULL_POLICY,
     'picture': f'{SIZE.height}x{SIZE.width}',
     'lerobot_inference_latency': 0,
     'in_flight': '1 of each robot',

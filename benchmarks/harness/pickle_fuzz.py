@@ -21,20 +21,18 @@ from typing import Any
 
 import numpy as np
 
-from lerobot_serve.peer_formats.safe_pickle import (
-    PickleRefused,
-    read_actions,
-    read_observation,
-    read_policy_config,
-)
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'test'))
 from benchmarks.harness import exploits
 from benchmarks.harness.peer_classes import (
     CHUNK_OF_SERVER,
     features,
     pickled,
     RemotePolicyConfig,
+)
+from lerobot_serve.peer_formats.safe_pickle import (
+    PickleRefused,
+    read_actions,
+    read_observation,
+    read_policy_config,
 )
 
 # what a pickle must not cause; `object.__getattr__` and the like are not of it

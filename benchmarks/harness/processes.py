@@ -103,6 +103,13 @@ def node_command(
     return command
 
 
+def took_ms(act: Callable[[], object]) -> float:
+    """Return how long it took."""
+    begin_ns = time.perf_counter_ns()
+    act()
+    return (time.perf_counter_ns() - begin_ns) / 1e6
+
+
 def cpu_s(pid: int) -> float:
     """Return the CPU time of a process, to the microsecond; /proc counts in 10 ms. Linux."""
     # man 2 clock_getres has the number of the CPU clock of another process

@@ -27,6 +27,8 @@ CAMERAS = ('front', 'wrist', 'side')
 CHUNK_ROWS, JOINTS = 100, 6
 JOINT_NAMES = tuple(f'joint_{number}.pos' for number in range(JOINTS))
 CAMERA_PREFIX = 'observation.images.'
+# of benchmarks with the null policy
+NULL_POLICY = {'state': JOINTS, 'chunk': f'{CHUNK_ROWS}x{JOINTS}', 'policy': 'null'}
 READY_S, POLL_S = 120.0, 0.1
 LOST = 'lost'
 # name -> picture

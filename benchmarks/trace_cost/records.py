@@ -19,6 +19,7 @@ import time
 
 import numpy as np
 
+from benchmarks.harness.processes import took_ms
 from benchmarks.results.percentiles import microseconds
 from benchmarks.results.report import Case
 from lerobot_serve.cage.description import ActionLimit, Motion
@@ -214,9 +215,7 @@ def measure_writing(rounds: int, folder: Path) -> Case:
 def write_one(writer: TraceWriter, record: TraceRecord) -> float:
     """Return what encoding and writing costs [ms]."""
     writer.write(record)
-    begin_ns = time.perf_counter_ns()
-    writer.drain()
-    return (time.perf_counter_ns() - begin_ns) / 1e6
+    return took_ms(writer.drain)
 
 
 @contextmanager

@@ -81,16 +81,6 @@ def test_a_result_survives_the_file(tmp_path):
     assert case['goals'] == {'fast enough': True, 'faster still': False}
 
 
-def test_the_table_says_what_holds_and_what_does_not():
-    lines = report.table([example_case()]).splitlines()
-    assert lines[0] == '480x640 raw  (request_bytes 10, rounds 4, lost 0)'
-    assert any(line.split()[:3] == ['total', '4', '1.000'] for line in lines)
-    assert any(line.split() == ['never', '0', *'-----'] for line in lines)
-    assert '  other: not measured' in lines
-    assert '  holds   fast enough' in lines
-    assert '  MISSED  faster still' in lines
-
-
 def test_machine_facts_are_all_there():
     facts = machine.facts('rmw_of_choice')
     assert facts['middleware'] == 'rmw_of_choice'
