@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 import json
 import os
@@ -16,7 +18,7 @@ import rclpy
 
 from benchmarks.harness import machine
 from benchmarks.results import page, report
-from benchmarks.results.parts import measure_parts
+from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.private_domain import reserve_domain
 
@@ -175,6 +177,21 @@ def run(name: str, rounds: int, folder: Path, **more: Any) -> None:
     result = report.as_json(name, module.ABOUT, here, {'rounds': rounds, **parameters}, cases)
     file = report.write(folder, result)
     print(f'{page.section(result)}\nwrote {file}\n', flush=True)
+
+
+def measure_parts(package: str, parts: Sequence[str], rounds: int, folder: Path) -> list[Case]:
+    """
+    Return the cases of all parts, each with the name and the parameters of its part. A part is a
+    module of the package with ABOUT, PARAMETERS and measure(rounds, folder). Raises UserError.
+    """
+    cases = []
+    for part in parts:
+        # imported when its turn comes: a part must not load what another one measures
+        module = import_module(f'{package}.{part}')
+        for case in module.measure(rounds, folder):
+            parameters = {**module.PARAMETERS, **case.parameters}
+            cases.append(replace(case, name=f'{part}: {case.name}', parameters=parameters))
+    return cases
 
 
 if __name__ == '__main__':

@@ -32,9 +32,16 @@ from benchmarks.harness.load_generator import LoadGenerator
 from benchmarks.harness.nodes import memory_mb, spinning
 from benchmarks.harness.processes import cpu_s, ended_children_cpu_s, module_command, wait_until
 from benchmarks.harness.router_process import picture
-from benchmarks.results.growth import fleet_case, FleetRun, growth_case, steady_case, uncounted
+from benchmarks.results.growth import (
+    cpu_ms,
+    fleet_case,
+    FleetRun,
+    growth_case,
+    steady_case,
+    uncounted,
+    Window,
+)
 from benchmarks.results.report import Case
-from benchmarks.results.windows import cpu_ms, Window
 from benchmarks.site import postgres
 from benchmarks.site.processes import LINKS, ROS, site_layout, start_site
 from lerobot_serve.contract.schema import Codec

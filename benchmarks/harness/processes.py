@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import IO
+from typing import Any, IO
 
 from lerobot_serve.child_process import DEVNULL, Process, start, STDOUT, TimeoutExpired
 from lerobot_serve.entry_points import defer_signals, EXIT_TIMEOUT_S
@@ -38,6 +38,18 @@ def free_endpoints(count: int) -> list[str]:
     return [f'tcp/{LOCALHOST}:{port}' for port in free_ports(count)]
 
 
+def spawn(command: list[str], log: IO[Any], **more: Any) -> subprocess.Popen:
+    """Start a command with its output in `log`, which ends with the thread that calls this."""
+    with defer_signals():
+        return subprocess.Popen(
+            end_with_parent(command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            **more,
+        )
+
+
 @contextlib.contextmanager
 def child(
     command: list[str],
@@ -50,15 +62,7 @@ def child(
     in `folder`, here unless that is given.
     """
     with open(log, 'w') as output:
-        with defer_signals():
-            process = subprocess.Popen(
-                end_with_parent(command),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=folder,
-            )
+        process = spawn(command, output, env=environment, cwd=folder)
         try:
             yield process
         finally:
@@ -94,13 +98,21 @@ def node_command(
     executable: str, parameters: Mapping[str, object], name: str = '', namespace: str = ''
 ) -> list[str]:
     """Return the command of a node of this package."""
-    command = [str(executable_path(executable)), '--ros-args']
+    return [str(executable_path(executable)), *ros_arguments(parameters, name, namespace)]
+
+
+def ros_arguments(
+    parameters: Mapping[str, object], name: str = '', namespace: str = '', file: Path | None = None
+) -> list[str]:
+    """Return the arguments of a node; `parameters` take precedence over a file."""
+    words = ['--ros-args']
     for key, value in (('__node', name), ('__ns', namespace)):
-        command += ['-r', f'{key}:={value}'] if value else []
+        words += ['-r', f'{key}:={value}'] if value else []
+    words += ['--params-file', str(file)] if file else []
     for key, value in parameters.items():
         shown = str(value).lower() if isinstance(value, bool) else value
-        command += ['-p', f'{key}:={shown}']
-    return command
+        words += ['-p', f'{key}:={shown}']
+    return words
 
 
 def took_ms(act: Callable[[], object]) -> float:
@@ -180,13 +192,7 @@ class NodeProcesses:
         Start one executable with its output in NAME.log. `parameters` take precedence over the
         file.
         """
-        arguments = ['--ros-args']
-        if namespace:
-            arguments += ['-r', f'__ns:={namespace}']
-        if params_file:
-            arguments += ['--params-file', str(params_file)]
-        for key, value in parameters.items():
-            arguments += ['-p', f'{key}:={value}']
+        arguments = ros_arguments(parameters, namespace=namespace, file=params_file)
         # closed in end(), after the process that writes to it
         log = open(  # noqa: SIM115
             self._folder / f'{name}.log', 'w'

@@ -185,14 +185,12 @@ def load_lerobot() -> None:
 
 
 if __name__ == '__main__':
-    sizes = {role_of(size): single_robot(partial(connect, size=size)) for size in DECLARED_SIZES}
-    # of two clients at once, which number their observations differently
-    pairs = {
+    # clients that ask at once number their observations differently
+    clients = {
         role_of(size, number): single_robot(
-            partial(connect, number=number, answer_s=LOST_AFTER_S, size=size)
+            partial(connect, number=number, answer_s=answer_s, size=size)
         )
         for size in (None, *DECLARED_SIZES)
-        for number in (1, 2)
+        for number, answer_s in enumerate((ANSWER_S, LOST_AFTER_S, LOST_AFTER_S))
     }
-    roles = {'client': single_robot(connect), 'robots': robots, **sizes, **pairs}
-    raise SystemExit(run(PACKAGES, serve, roles))
+    raise SystemExit(run(PACKAGES, serve, {'robots': robots, **clients}))
