@@ -202,7 +202,7 @@ class FailoverScenario:
         if self.way.is_routed:
             return self._replica_state(victim) != 'READY'
         node = server_node_name(victim)
-        return all(robot.server != node for robot in self._robots.values())
+        return all(robot.edge.server != node for robot in self._robots.values())
 
     def _replica_state(self, name: str) -> str:
         """Return what the router says of a server."""

@@ -23,11 +23,17 @@ import numpy as np
 from benchmarks.harness.client import EchoClient, SERVER, ZenohPolicyClient
 from benchmarks.harness.machine import load
 from benchmarks.harness.processes import child, module_command, page_faults
-from benchmarks.harness.request_session import IMAGE_THREADS, JPEG_QUALITY
+from benchmarks.harness.request_session import IMAGE_THREADS
 from benchmarks.peers import comparison
 from benchmarks.peers.comparison import alternate, DIRECT, DIRECT_JPEG, ECHOES, RoundTripTime
 from benchmarks.peers.peer import Peer, start_peers, versions
-from benchmarks.peers.peer_process import ImageSet, JOINTS, NULL_POLICY, policy_frames
+from benchmarks.peers.peer_process import (
+    ImageSet,
+    JOINTS,
+    JPEG_QUALITY,
+    NULL_POLICY,
+    policy_frames,
+)
 from benchmarks.peers.this_package import open_ways, PackageRoundTrip, ros_clients, RosClients
 from benchmarks.results.report import Case
 from lerobot_serve import client as client_api

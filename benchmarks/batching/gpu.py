@@ -56,9 +56,9 @@ def measure_policy(name: str, build: Builder, turns: int, folder: Path, device: 
             'max_sessions': max(BATCHES),
             'max_batch_size': max(BATCHES),
         }
-        with serve(parameters, folder) as served:
+        with serve(parameters, folder) as swarm:
             return [
-                batching.case(served, count, turns, frames, f'{name}, {count} robots')
+                batching.case(swarm, count, turns, frames, f'{name}, {count} robots')
                 for count in BATCHES
             ]
 

@@ -31,7 +31,7 @@ from benchmarks.gateways.gateway_process import (
     running_gateway,
     ZENOH,
 )
-from benchmarks.gateways.wire_requests import JPEG_QUALITY, jpeg_text
+from benchmarks.gateways.wire_requests import jpeg_text
 from benchmarks.harness.client import SERVER
 from benchmarks.harness.machine import load
 from benchmarks.harness.processes import child, module_command
@@ -44,12 +44,14 @@ from benchmarks.peers.peer_process import (
     frames,
     ImageSet,
     JOINTS,
+    JPEG_QUALITY,
     NULL_POLICY,
     policy_frames,
     wait_until_listening,
+    Way,
 )
 from benchmarks.peers.pinned_packages import install, PeerUnavailable
-from benchmarks.peers.this_package import open_way, Way
+from benchmarks.peers.this_package import open_way
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.telemetry.percentiles import summarize

@@ -11,12 +11,18 @@ import numpy as np
 import simplejpeg
 
 from benchmarks.harness import peer_classes
-from benchmarks.peers.peer_process import CAMERA_PREFIX, CHUNK_ROWS, Frames, JOINT_NAMES, JOINTS
+from benchmarks.peers.peer_process import (
+    CAMERA_PREFIX,
+    CHUNK_ROWS,
+    Frames,
+    JOINT_NAMES,
+    JOINTS,
+    JPEG_QUALITY,
+)
 from lerobot_serve.contract.services.policy_service import Image, Observation
 from lerobot_serve.peer_formats.msgpack_arrays import pack_groot, pack_openpi
 from lerobot_serve.peer_formats.safe_pickle import write_observation, write_policy_config
 
-JPEG_QUALITY = 90
 # the length is in the byte, in 2 bytes after it, or in 8
 MASKED, BINARY, SHORT, MEDIUM = 0x80, 0x82, 126, 1 << 16
 NO_MASK = bytes(4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 import subprocess
 from typing import TypeVar
@@ -24,14 +23,6 @@ from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve_interfaces.srv import GetStatus
 
 NodeT = TypeVar('NodeT', bound=SteadyClockNode)
-
-
-@dataclass(frozen=True, slots=True)
-class ServedLoad:
-    """The server's process and the robots."""
-
-    server: subprocess.Popen
-    swarm: LoadGenerator
 
 
 @contextlib.contextmanager
@@ -58,13 +49,13 @@ def spinning_node(name: str) -> contextlib.AbstractContextManager[SteadyClockNod
 
 
 @contextlib.contextmanager
-def serve(parameters: dict[str, object], folder: Path) -> Iterator[ServedLoad]:
-    """Start a server and give it with a swarm once it serves. Raises UserError."""
+def serve(parameters: dict[str, object], folder: Path) -> Iterator[LoadGenerator]:
+    """Start a server, and give robots for it once it serves. Raises UserError."""
     with (
         spinning(LoadGenerator) as swarm,
-        running(swarm, 'policy_server', SERVER, parameters, folder) as server,
+        running(swarm, 'policy_server', SERVER, parameters, folder),
     ):
-        yield ServedLoad(server, swarm)
+        yield swarm
 
 
 @contextlib.contextmanager

@@ -122,7 +122,7 @@ def measure_swaps(session: RequestSession, watch: SwapWatch, folders: list[str])
         if found is None:
             lost += 1
         else:
-            trips[phase].append(found.total)
+            trips[phase].append(found.total_ms)
 
     repeat(TRIPS_AFTER, lambda: session.trip())
     for folder in folders:

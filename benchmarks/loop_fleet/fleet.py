@@ -59,23 +59,9 @@ class LoopFleet:
     ) -> None:
         self._process, self.home, self._log = process, home, log
         self.hurries = hurries
+        self.traces, self.bags, self.store = home / 'traces', home / 'bags', home / 'versions'
+        self.journal = home / 'ros' / 'lerobot_serve' / 'loop'
         self._followed = 0
-
-    @property
-    def traces(self) -> Path:
-        return self.home / 'traces'
-
-    @property
-    def bags(self) -> Path:
-        return self.home / 'bags'
-
-    @property
-    def store(self) -> Path:
-        return self.home / 'versions'
-
-    @property
-    def journal(self) -> Path:
-        return self.home / 'ros' / 'lerobot_serve' / 'loop'
 
     @property
     def log(self) -> str:

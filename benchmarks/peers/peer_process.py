@@ -22,7 +22,9 @@ import numpy as np
 
 from benchmarks.harness import machine
 from benchmarks.harness.camera_images import camera_images
+from lerobot_serve.contract.schema import Codec
 
+JPEG_QUALITY = 90
 CAMERAS = ('front', 'wrist', 'side')
 CHUNK_ROWS, JOINTS = 100, 6
 JOINT_NAMES = tuple(f'joint_{number}.pos' for number in range(JOINTS))
@@ -63,6 +65,27 @@ class ImageSet:
     def picture_bytes(self) -> int:
         """How much all pictures are, raw."""
         return self.cameras * self.height * self.width * 3
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """
+    How this package is asked: the node, how pictures are sent, over which link, ROS 2 or Zenoh,
+    and whether on the local path, on which routers ask their server. `height` and `width` are the
+    policy's, 0 to leave pictures as large.
+    """
+
+    server: str = ''
+    codec: Codec = Codec.RAW
+    over_zenoh: bool = False
+    uses_local: bool = False
+    quality: int = JPEG_QUALITY
+    height: int = 0
+    width: int = 0
+
+    def suits(self, size: ImageSet) -> bool:
+        """Return whether it is another way than the others where pictures are of this size."""
+        return not self.height or (self.height < size.height and self.width < size.width)
 
 
 @cache

@@ -16,13 +16,12 @@ from statistics import median
 from benchmarks.harness.client import PolicyClient
 from benchmarks.harness.nodes import running, spinning_all
 from benchmarks.harness.processes import cpu_s
-from benchmarks.peers.peer_process import ImageSet
+from benchmarks.peers.peer_process import ImageSet, Way
 from benchmarks.peers.this_package import (
     Node,
     open_way,
     PackageRoundTrip,
     policy_parameters,
-    Way,
 )
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
