@@ -29,8 +29,14 @@ import numpy as np
 from benchmarks.harness import profiler
 from benchmarks.harness.client import READY_TIMEOUT_S
 from benchmarks.harness.load_generator import LoadGenerator
-from benchmarks.harness.nodes import memory_mb, spinning
-from benchmarks.harness.processes import cpu_s, ended_children_cpu_s, module_command, wait_until
+from benchmarks.harness.nodes import spinning
+from benchmarks.harness.processes import (
+    cpu_s,
+    ended_children_cpu_s,
+    memory_mib,
+    module_command,
+    wait_until,
+)
 from benchmarks.harness.router_process import picture
 from benchmarks.results.growth import (
     cpu_ms,
@@ -137,7 +143,7 @@ class RoutedFleet:
 
     def _window(self, seconds: float, used_s: dict[str, float]) -> Window:
         spent_s = {who: now_s - used_s[who] for who, now_s in self._cpu_s().items()}
-        held_mb = {who: sum(map(memory_mb, pids)) for who, pids in self._pids.items()}
+        held_mb = {who: sum(map(memory_mib, pids)) for who, pids in self._pids.items()}
         # as a list they would be what the robots' process grows by
         return Window(seconds, np.array(self.swarm.latencies_ms, np.float32), spent_s, held_mb)
 

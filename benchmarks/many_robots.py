@@ -24,8 +24,8 @@ import time
 from benchmarks.harness.client import SERVER
 from benchmarks.harness.load_generator import LoadGenerator
 from benchmarks.harness.machine import load
-from benchmarks.harness.nodes import memory_mb, running, spinning_all
-from benchmarks.harness.processes import cpu_s, free_endpoints
+from benchmarks.harness.nodes import running, spinning_all
+from benchmarks.harness.processes import cpu_s, free_endpoints, memory_mib
 from benchmarks.peers import comparison, fleet_results
 from benchmarks.peers.fleet_results import FleetReplies, MeasuredBlock
 from benchmarks.peers.peer import Peer, start_peers, versions
@@ -72,7 +72,7 @@ class RobotFleet:
         used_s = [cpu_s(pid) - before for pid, before in zip(pids, before_s, strict=True)]
         # who loses answers waits for them; who loses none is through a little before the time
         passed_s = max(seconds, time.monotonic() - begin_s)
-        return MeasuredBlock(asked, passed_s, *used_s, memory_mb(self.server_pid))
+        return MeasuredBlock(asked, passed_s, *used_s, memory_mib(self.server_pid))
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:

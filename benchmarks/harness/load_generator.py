@@ -28,6 +28,7 @@ from benchmarks.harness.fleet_connections import (
     ZenohFleetConnections,
 )
 from benchmarks.harness.request_session import session_request, STATE
+from benchmarks.peers.paced_robots import due_s, LOST_AFTER_S
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.cdr import START
 from lerobot_serve.contract.data_path import chunk as wire_chunk
@@ -41,7 +42,6 @@ from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
 SEQ = struct.Struct('<Q')
-LOST_AFTER_S = 5.0
 
 
 @dataclass(slots=True)
@@ -209,19 +209,17 @@ class LoadGenerator(SteadyClockNode):
             self.paced, self.failures = PacedCounts(), {}
             self._running, self._asks_again = True, False
         begin_ns = time.monotonic_ns()
-        for due_s, robot in self._turns(seconds, 1 / rate_hz):
-            time.sleep(max(0.0, due_s - (time.monotonic_ns() - begin_ns) / 1e9))
+        for turn_s, robot in self._turns(seconds, rate_hz):
+            time.sleep(max(0.0, turn_s - (time.monotonic_ns() - begin_ns) / 1e9))
             self._take_turn(robot)
         self.paced.seconds = (time.monotonic_ns() - begin_ns) / 1e9
         self._wait_for_the_last()
         return self.paced
 
-    def _turns(self, seconds: float, period_s: float) -> Iterator[tuple[float, LoadRobot]]:
+    def _turns(self, seconds: float, rate_hz: float) -> Iterator[tuple[float, LoadRobot]]:
         """Return when whose turn it is, in order of time; the same in every run."""
-        phases = np.sort(np.random.default_rng(1).uniform(0, period_s, len(self.robots)))
-        for number in range(max(1, round(seconds / period_s))):
-            for phase_s, robot in zip(phases, self.robots.values(), strict=True):
-                yield number * period_s + phase_s, robot
+        for turns_s in due_s(len(self.robots), seconds, rate_hz).T:
+            yield from zip(turns_s, self.robots.values(), strict=True)
 
     def _take_turn(self, robot: LoadRobot) -> None:
         if self._still_waits(robot):

@@ -105,11 +105,3 @@ def set_parameter(node: Node, server: str, parameter: Parameter) -> None:
     node.destroy_client(client)
     if not result.successful:
         raise UserError(f'{parameter.name} was not changed: {result.reason}')
-
-
-def memory_mb(pid: int) -> float:
-    """Return the resident memory of a process."""
-    for line in Path(f'/proc/{pid}/status').read_text().splitlines():
-        if line.startswith('VmRSS:'):
-            return int(line.split()[1]) / 1024
-    raise UserError(f'process {pid} has no memory; it has ended')

@@ -143,6 +143,14 @@ def page_faults(pid: int) -> int:
     return int(fields[7])
 
 
+def memory_mib(pid: int, name: str = 'VmRSS') -> float:
+    """Return the resident memory of a process, or VmHWM, its peak. Raises UserError."""
+    for line in Path(f'/proc/{pid}/status').read_text().splitlines():
+        if line.startswith(f'{name}:'):
+            return int(line.split()[1]) / 1024
+    raise UserError(f'process {pid} has no memory; it has ended')
+
+
 def module_command(name: str, *arguments: object) -> list[str]:
     """Return the command that runs a module of this package with this Python."""
     return [sys.executable, '-m', f'benchmarks.{name}', *map(str, arguments)]

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 
-from benchmarks.harness.nodes import memory_mb
+from benchmarks.harness.processes import memory_mib
 from benchmarks.results.percentiles import microseconds
 from benchmarks.results.report import Case
 from lerobot_serve.router.placement.placement_table import Placement, PlacementTable
@@ -129,9 +129,9 @@ def _measure_growth(rounds: int, folder: Path, writer: StoreWriter) -> Case:
         if number % CAPACITY == 0:
             largest_mb = max(largest_mb, path.stat().st_size / 2**20)
         if number == GROWN_AFTER:
-            grown_mb = memory_mb(os.getpid())
+            grown_mb = memory_mib(os.getpid())
     writer.flush()
-    more_mb = memory_mb(os.getpid()) - grown_mb
+    more_mb = memory_mib(os.getpid()) - grown_mb
     error_points = abs(stats.slot('a').requests / episodes * 100 - SPLIT_PERCENT)
     return Case(
         f'{episodes} episodes',

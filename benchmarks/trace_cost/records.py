@@ -19,10 +19,10 @@ import time
 
 import numpy as np
 
+from benchmarks.control_loop.ticks import JOINTS, robot
 from benchmarks.harness.processes import took_ms
 from benchmarks.results.percentiles import microseconds
 from benchmarks.results.report import Case
-from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.decisions import RobotDecisions
@@ -30,14 +30,13 @@ from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.observability.step_recorder import StepRecorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
-from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.telemetry.percentiles import summarize
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import RecordIds, TraceRecord
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 ABOUT = 'one record deposited by a busy thread, and written by the thread of the trace'
-JOINTS, STEP_NS = 14, 20_000_000
+STEP_NS = 20_000_000
 RECORDS_A_ROUND, WARM_UP_ROUNDS = 50, 5
 LIMIT_BYTES, KEEP_FILES = 16 << 20, 2
 GOAL_MS = {'made': 0.03, 'deposited': 0.005}
@@ -157,15 +156,9 @@ def deposit_all(
 
 def measure_steps(rounds: int, folder: Path) -> Case:
     """Let the recorder of an edge be told of control steps that play rows."""
-    actions = tuple(
-        ActionLimit(f'j{i}.pos', f'j{i}', Motion.POSITION, -2.0, 2.0, 0.1) for i in range(JOINTS)
-    )
-    robot = RobotDescription(
-        'bench', 50.0, (), (), actions, CommandOutput('std_msgs/Float64MultiArray', 'command')
-    )
     queue, sensed = ActionQueue(), RobotState(None, np.zeros(JOINTS))
     controller = wiring.make_controller(
-        EdgeParameters(), robot, RobotDecisions(), queue, lambda: None
+        EdgeParameters(), robot(50), RobotDecisions(), queue, lambda: None
     )
     now_ns = time.monotonic_ns()
     chunk, told_ms = np.zeros((RECORDS_A_ROUND, JOINTS), np.float32), []
