@@ -21,8 +21,12 @@ from pathlib import Path
 from benchmarks.harness.processes import module_command, node_command
 from benchmarks.harness.request_session import IMAGE_THREADS
 from benchmarks.harness.router_process import null_policy
-from benchmarks.network_emulation.comparison import describe, TOO_OLD_MS
-from benchmarks.network_emulation.encodings import ANSWER_S, ENCODINGS
+from benchmarks.network_emulation.comparison import (
+    ANSWER_S,
+    describe,
+    ENCODINGS,
+    TOO_OLD_MS,
+)
 from benchmarks.network_emulation.link import (
     Link,
     LinkUnavailable,

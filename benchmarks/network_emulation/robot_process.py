@@ -15,7 +15,7 @@ from dataclasses import replace
 import sys
 
 from benchmarks.harness.client import PolicyClient, SERVER
-from benchmarks.network_emulation.encodings import ANSWER_S, ENCODINGS
+from benchmarks.network_emulation.comparison import ANSWER_S, ENCODINGS
 from benchmarks.peers.peer_process import ImageSet, serve_orders
 from benchmarks.peers.this_package import Node, open_way, PackageRoundTrip
 from lerobot_serve.contract.services.session import SessionRefused
