@@ -176,7 +176,7 @@ def run(name: str, rounds: int, folder: Path, **more: Any) -> None:
         cases, parameters = module.measure(rounds, folder, **more), module.PARAMETERS
     result = report.as_json(name, module.ABOUT, here, {'rounds': rounds, **parameters}, cases)
     file = report.write(folder, result)
-    print(f'{page.section(result)}\nwrote {file}\n', flush=True)
+    print(f'{page.wrapped(page.section(result))}\nwrote {file}\n', flush=True)
 
 
 def measure_parts(package: str, parts: Sequence[str], rounds: int, folder: Path) -> list[Case]:

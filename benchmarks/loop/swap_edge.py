@@ -106,9 +106,9 @@ def swap(stage: FleetStage, policy: str) -> None:
     if not accepted:
         raise UserError(f'{node} {text}')
     stage.wait(
-        lambda: stage.client.server(node).status.swap is not ServerStatus.Swap.LOADING,
+        lambda: stage.client.server(node).swap is not ServerStatus.Swap.LOADING,
         LIMIT_S,
         'the swap ends',
     )
-    if (found := stage.client.server(node).status).swap is not ServerStatus.Swap.DONE:
+    if (found := stage.client.server(node)).swap is not ServerStatus.Swap.DONE:
         raise UserError(f'{node}: {found.swap_text}')
