@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 import json
 import os
@@ -16,7 +18,7 @@ import rclpy
 
 from benchmarks.harness import machine
 from benchmarks.results import page, report
-from benchmarks.results.parts import measure_parts
+from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.private_domain import reserve_domain
 
@@ -53,16 +55,18 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PLOTS = 'benchmarks'
 ROUNDS_LIMIT = 100_000
 COUNT_LIMIT = 10**9
-# option -> the benchmarks that take it; each takes only its own
+# option -> the benchmarks that take it, what it is, and whether it is a count
 SPECIFIC = {
-    'steps': ('hunt',),
-    'seed': ('hunt', 'loop_kills', 'local_kills', 'site_faults'),
-    'mutations': ('pickles',),
-    'kills': ('loop_kills', 'local_kills', 'site_faults'),
-    'pauses_ms': ('round_trip',),
+    'steps': (('hunt',), 'steps of edge and router, each', True),
+    'seed': (('hunt', 'loop_kills', 'local_kills', 'site_faults'), 'first seed (1)', False),
+    'mutations': (('pickles',), 'mutated pickles to read (10000000)', True),
+    'kills': (
+        ('loop_kills', 'local_kills', 'site_faults'),
+        'processes to kill, one after the other (12, 10000), or faults (200)',
+        True,
+    ),
+    'pauses-ms': (('round_trip',), 'how long to rest before each trip (0,10,30)', False),
 }
-# those that are no counts
-UNBOUNDED = ('seed', 'pauses_ms')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,24 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'names', metavar='NAME', nargs='*', help=f'one of {", ".join(NAMES)}; default: all'
     )
     parser.add_argument('--rounds', type=int, default=200, help='repetitions of each case (200)')
-    parser.add_argument('--steps', type=int, help='hunt only: steps of edge and router, each')
-    parser.add_argument(
-        '--seed', type=int, help='hunt, loop_kills, local_kills and site_faults: first seed (1)'
-    )
-    parser.add_argument(
-        '--kills',
-        type=int,
-        help='processes to kill, one after the other: loop_kills (12), local_kills (10000); or '
-        'faults of site_faults (200)',
-    )
-    parser.add_argument(
-        '--mutations', type=int, help='pickles only: mutated pickles to read (10000000)'
-    )
-    parser.add_argument(
-        '--pauses-ms',
-        metavar='MS[,MS]',
-        help='round_trip only: how long to rest before each trip (0,10,30)',
-    )
+    for name, (takers, what, _) in SPECIFIC.items():
+        parse = str if name == 'pauses-ms' else int
+        parser.add_argument(f'--{name}', type=parse, help=f'{", ".join(takers)} only: {what}')
     parser.add_argument('--out', type=Path, default=OUT, help=f'folder for results ({OUT})')
     parser.add_argument(
         '--page',
@@ -142,16 +131,19 @@ def measure(options: argparse.Namespace) -> int:
 
 def specific_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that only some benchmarks take. Raises UserError."""
-    found = {n: value for n in SPECIFIC if (value := getattr(options, n)) is not None}
-    for name, value in found.items():
-        takers, option = SPECIFIC[name], name.replace('_', '-')
+    found = {}
+    for option, (takers, _, is_count) in SPECIFIC.items():
+        name = option.replace('-', '_')
+        if (value := getattr(options, name)) is None:
+            continue
         if len(options.names) != 1 or options.names[0] not in takers:
             raise UserError(
                 f'--{option} is for {" or ".join(takers)}: '
                 f'make bench BENCH="{takers[0]} --{option} {value}"'
             )
-        if name not in UNBOUNDED and not 1 <= value <= COUNT_LIMIT:
-            raise UserError(f'--{name} must be in [1, {COUNT_LIMIT}], got {value}')
+        if is_count and not 1 <= value <= COUNT_LIMIT:
+            raise UserError(f'--{option} must be in [1, {COUNT_LIMIT}], got {value}')
+        found[name] = value
     return found
 
 
@@ -182,10 +174,24 @@ def run(name: str, rounds: int, folder: Path, **more: Any) -> None:
         cases, parameters = measure_parts(module.__name__, module.PARTS, rounds, folder), {}
     else:
         cases, parameters = module.measure(rounds, folder, **more), module.PARAMETERS
-    file = report.write(
-        folder, report.as_json(name, module.ABOUT, here, {'rounds': rounds, **parameters}, cases)
-    )
-    print(f'{report.table(cases)}\n\nwrote {file}\n', flush=True)
+    result = report.as_json(name, module.ABOUT, here, {'rounds': rounds, **parameters}, cases)
+    file = report.write(folder, result)
+    print(f'{page.wrapped(page.section(result))}\nwrote {file}\n', flush=True)
+
+
+def measure_parts(package: str, parts: Sequence[str], rounds: int, folder: Path) -> list[Case]:
+    """
+    Return the cases of all parts, each with the name and the parameters of its part. A part is a
+    module of the package with ABOUT, PARAMETERS and measure(rounds, folder). Raises UserError.
+    """
+    cases = []
+    for part in parts:
+        # imported when its turn comes: a part must not load what another one measures
+        module = import_module(f'{package}.{part}')
+        for case in module.measure(rounds, folder):
+            parameters = {**module.PARAMETERS, **case.parameters}
+            cases.append(replace(case, name=f'{part}: {case.name}', parameters=parameters))
+    return cases
 
 
 if __name__ == '__main__':

@@ -25,7 +25,7 @@ import tempfile
 import numpy as np
 
 from benchmarks.harness.fleet_stage import FleetStage, ProcessSpec, server, SLOT
-from benchmarks.harness.nodes import wait_until_active
+from benchmarks.harness.nodes import spinning_all, wait_until_active
 from benchmarks.harness.processes import node_processes
 from benchmarks.results.outage import describe, find_outage, KillSamples, Outage, RecordedCommand
 from benchmarks.results.report import Case
@@ -202,7 +202,7 @@ class FailoverScenario:
         if self.way.is_routed:
             return self._replica_state(victim) != 'READY'
         node = server_node_name(victim)
-        return all(robot.server != node for robot in self._robots.values())
+        return all(robot.edge.server != node for robot in self._robots.values())
 
     def _replica_state(self, name: str) -> str:
         """Return what the router says of a server."""
@@ -300,16 +300,15 @@ def witnessed_stage(
     stack: contextlib.ExitStack, robots: int, folder: Path
 ) -> tuple[FleetStage, CommandRecorder]:
     """Return a stage for so many robots, and what records their commands."""
-    runtime = NodeRuntime([])
-    stack.callback(runtime.close)
-    monitor = DemoMonitor(runtime, Scoreboard(robot_names(robots)))
-    witness = CommandRecorder(runtime, monitor.board)
-    runtime.add(monitor)
-    runtime.add(witness)
-    runtime.spin_in_background()
+    board = Scoreboard(robot_names(robots))
+    monitor, witness = stack.enter_context(
+        spinning_all(
+            lambda runtime: [DemoMonitor(runtime, board), CommandRecorder(runtime, board)]
+        )
+    )
     client = stack.enter_context(FleetClient(LIMIT_S, node=monitor))
     processes = stack.enter_context(node_processes(folder, dict(os.environ)))
-    return FleetStage(processes, client, monitor.board, folder), witness
+    return FleetStage(processes, client, board, folder), witness
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:

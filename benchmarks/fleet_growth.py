@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 import contextlib
 from dataclasses import replace
+from functools import partial
 import os
 from pathlib import Path
 import tempfile
@@ -27,23 +28,34 @@ import numpy as np
 
 from benchmarks.harness import profiler
 from benchmarks.harness.client import READY_TIMEOUT_S
-from benchmarks.harness.load_generator import LoadGenerator, PacedCounts
-from benchmarks.harness.nodes import memory_mb
-from benchmarks.harness.processes import cpu_s, ended_children_cpu_s, module_command, wait_until
+from benchmarks.harness.load_generator import LoadGenerator
+from benchmarks.harness.nodes import spinning
+from benchmarks.harness.processes import (
+    cpu_s,
+    ended_children_cpu_s,
+    memory_mib,
+    module_command,
+    wait_until,
+)
 from benchmarks.harness.router_process import picture
-from benchmarks.results.growth import fleet_case, FleetRun, growth_case, steady_case, uncounted
+from benchmarks.results.growth import (
+    cpu_ms,
+    fleet_case,
+    FleetRun,
+    growth_case,
+    steady_case,
+    uncounted,
+    Window,
+)
 from benchmarks.results.report import Case
-from benchmarks.results.windows import cpu_ms, Window
 from benchmarks.site import postgres
 from benchmarks.site.processes import LINKS, ROS, site_layout, start_site
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve_interfaces.msg import RouterState
 
 ABOUT = 'what a robot costs in a growing fleet behind two routers and four servers, and over time'
 FLEETS, RATE_HZ, EPISODE_REQUESTS = (10, 30, 100, 300), 2.0, 60
-JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
 # height and width of the raw picture of a request of 20 KB
 PICTURE = 80, 85
 # the largest fleet asks for ten minutes in the usual 200 rounds, the others for a minute each
@@ -76,14 +88,17 @@ class RoutedFleet:
         first router. Raises UserError.
         """
         store = stack.enter_context(postgres.postgres_server())
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
         layout = site_layout(link)
         endpoints = [layout.endpoints[router] for router in layout.routers if layout.endpoints]
         topics = -(-robots // len(layout.routers))
-        self.swarm = LoadGenerator(runtime, layout.routers, topics, endpoints, shared_memory=False)
-        runtime.add(self.swarm)
-        runtime.spin_in_background()
+        build = partial(
+            LoadGenerator,
+            servers=layout.routers,
+            topics=topics,
+            endpoints=endpoints,
+            shared_memory=False,
+        )
+        self.swarm = stack.enter_context(spinning(build))
         self.routers, servers = start_site(
             stack, self.swarm, layout, store.new_database(), robots + 100, folder, under
         )
@@ -104,7 +119,7 @@ class RoutedFleet:
         """Let robots join until there are so many. Raises Refused, Unreachable and UserError."""
         frames = {'observation.images.front': picture(*PICTURE)}
         more = robots - len(self.swarm.robots)
-        self.swarm.open(more, frames, JOINTS, Codec.RAW, EPISODE_REQUESTS)
+        self.swarm.open(more, frames, Codec.RAW, EPISODE_REQUESTS)
 
     def rest(self, seconds: float) -> Window:
         """Return what the processes need while no robot asks."""
@@ -120,7 +135,7 @@ class RoutedFleet:
             used_s = self._cpu_s()
             paced = self.swarm.pace(seconds / count, RATE_HZ)
             run.windows.append(self._window(paced.seconds, used_s))
-            run.counts.update(counted(paced) | self.swarm.failures)
+            run.counts.update(paced.counts | self.swarm.failures)
         drops = self._drops() - before
         run.counts['uncounted'] = uncounted(run.counts, drops)
         run.counts.update({f'router_drop_{reason}': n for reason, n in sorted(drops.items())})
@@ -128,10 +143,9 @@ class RoutedFleet:
 
     def _window(self, seconds: float, used_s: dict[str, float]) -> Window:
         spent_s = {who: now_s - used_s[who] for who, now_s in self._cpu_s().items()}
-        held_mb = {who: sum(map(memory_mb, pids)) for who, pids in self._pids.items()}
-        latencies_ms = [ms for robot in self.swarm.robots.values() for ms in robot.latencies_ms]
+        held_mb = {who: sum(map(memory_mib, pids)) for who, pids in self._pids.items()}
         # as a list they would be what the robots' process grows by
-        return Window(seconds, np.array(latencies_ms, np.float32), spent_s, held_mb)
+        return Window(seconds, np.array(self.swarm.latencies_ms, np.float32), spent_s, held_mb)
 
     def _cpu_s(self) -> dict[str, float]:
         spent_s = {who: sum(map(cpu_s, pids)) for who, pids in self._pids.items()}
@@ -167,17 +181,6 @@ def stamp_s(state: RouterState) -> float:
 def window_count(seconds: float) -> int:
     """Return into how many windows a run is cut: three at least, else one turn at least each."""
     return max(3, min(WINDOWS, int(seconds * RATE_HZ)))
-
-
-def counted(paced: PacedCounts) -> dict[str, int]:
-    """Return what the robots counted."""
-    return {
-        'sent': paced.sent,
-        'answered': paced.answered,
-        'lost': paced.lost,
-        'late': paced.late,
-        'passed_over': paced.passed_over,
-    }
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:

@@ -24,12 +24,12 @@ import time
 from benchmarks.harness.client import SERVER
 from benchmarks.harness.load_generator import LoadGenerator
 from benchmarks.harness.machine import load
-from benchmarks.harness.nodes import memory_mb, running
-from benchmarks.harness.processes import cpu_s, free_endpoints
+from benchmarks.harness.nodes import running, spinning_all
+from benchmarks.harness.processes import cpu_s, free_endpoints, memory_mib
 from benchmarks.peers import comparison, fleet_results
 from benchmarks.peers.fleet_results import FleetReplies, MeasuredBlock
 from benchmarks.peers.peer import Peer, start_peers, versions
-from benchmarks.peers.peer_process import frames, ImageSet, JOINTS, READY_S
+from benchmarks.peers.peer_process import ImageSet, policy_frames, READY_S
 from benchmarks.peers.this_package import listen, policy_parameters
 from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
@@ -43,7 +43,6 @@ PEERS = {comparison.LEROBOT: 'lerobot', comparison.OPENPI: 'openpi'}
 # its server holds one; what becomes of a few says what becomes of more
 LEROBOT_MOST = 8
 SERVER_OVER_ZENOH, LOCAL_SERVER = f'{SERVER}_zenoh', f'{SERVER}_local'
-JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
 PARAMETERS = {
     'rate_hz': RATE_HZ,
     'pictures': f'{SIZE} raw',
@@ -73,7 +72,7 @@ class RobotFleet:
         used_s = [cpu_s(pid) - before for pid, before in zip(pids, before_s, strict=True)]
         # who loses answers waits for them; who loses none is through a little before the time
         passed_s = max(seconds, time.monotonic() - begin_s)
-        return MeasuredBlock(asked, passed_s, *used_s, memory_mb(self.server_pid))
+        return MeasuredBlock(asked, passed_s, *used_s, memory_mib(self.server_pid))
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
@@ -83,30 +82,33 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     """
     seconds = max(LEAST_S, rounds * SECONDS_A_ROUND)
     with contextlib.ExitStack() as stack:
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
-        endpoint, beside_local = free_endpoints(2)
-        # each robot has a topic of its own
-        swarm = LoadGenerator(runtime, topics=max(COUNTS))
-        over_zenoh = LoadGenerator(runtime, (SERVER_OVER_ZENOH,), endpoints=(endpoint,))
-        local = LoadGenerator(runtime, (LOCAL_SERVER,), endpoints=(beside_local,), uses_local=True)
-        for robots in (swarm, over_zenoh, local):
-            runtime.add(robots)
-        runtime.spin_in_background()
+        at = free_endpoints(2)
+        swarm, over_zenoh, local = stack.enter_context(
+            spinning_all(lambda runtime: load_generators(runtime, at))
+        )
         kinds = {
             fleet_results.OURS: own_fleet(stack, swarm, SERVER, folder),
             fleet_results.ZENOH: own_fleet(
-                stack, over_zenoh, SERVER_OVER_ZENOH, folder, **listen(endpoint)
+                stack, over_zenoh, SERVER_OVER_ZENOH, folder, **listen(at[0])
             ),
-            fleet_results.LOCAL: own_fleet(
-                stack, local, LOCAL_SERVER, folder, **listen(beside_local)
-            ),
+            fleet_results.LOCAL: own_fleet(stack, local, LOCAL_SERVER, folder, **listen(at[1])),
         }
         peers, left_out = start_peers(stack, PEERS, 'robots', folder)
         kinds |= {name: peer_fleet(name, peer) for name, peer in peers.items()}
         cases = [case for count in COUNTS for case in measure_count(kinds, count, seconds)]
         measured = Case('versions', dict(versions(peers)))
         return [*cases, measured, *left_out]
+
+
+def load_generators(runtime: NodeRuntime, endpoints: list[str]) -> list[LoadGenerator]:
+    """Return this package's robots: over ROS 2, over Zenoh and on the local path."""
+    zenoh, local = ((endpoint,) for endpoint in endpoints)
+    return [
+        # each robot has a topic of its own
+        LoadGenerator(runtime, topics=max(COUNTS)),
+        LoadGenerator(runtime, (SERVER_OVER_ZENOH,), endpoints=zenoh),
+        LoadGenerator(runtime, (LOCAL_SERVER,), endpoints=local, uses_local=True),
+    ]
 
 
 def measure_count(kinds: dict[str, RobotFleet], count: int, seconds: float) -> list[Case]:
@@ -144,11 +146,10 @@ def own_fleet(
 
 def load_generator_fleet(swarm: LoadGenerator, server_pid: int) -> RobotFleet:
     """Return this package's robots, which are part of this process."""
-    named = {f'observation.images.{name}': frame for name, frame in frames(SIZE).items()}
 
     def open_all(count: int) -> None:
         swarm.close()
-        swarm.open(count, named, JOINT_NAMES, Codec.RAW)
+        swarm.open(count, policy_frames(SIZE), Codec.RAW)
 
     def pace(seconds: float) -> FleetReplies:
         paced = swarm.pace(seconds, RATE_HZ)

@@ -10,19 +10,17 @@ of their own (`benchmarks.harness.pickle_fuzz`), or as many as `--mutations` say
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import json
 from pathlib import Path
 import pickle
 import subprocess
-import sys
-import time
 
 import numpy as np
 
 from benchmarks.harness import peer_classes
+from benchmarks.harness.processes import module_command, took_ms
 from benchmarks.peers.comparison import compare
-from benchmarks.peers.peer_process import frames, ImageSet, JOINTS
+from benchmarks.peers.peer_process import frames, ImageSet, JOINT_NAMES, JOINTS
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.peer_formats.safe_pickle import read_observation, write_actions
@@ -52,9 +50,9 @@ def measure_size(size: ImageSet, rounds: int) -> Case:
     for number in range(rounds + 20):
         place = number % len(named)
         took = {
-            PYTHONS: time_ms(lambda place=place: pickle.loads(named[place])),
-            OURS: time_ms(lambda place=place: read_observation(renamed[place])),
-            WRITING: time_ms(lambda: write_actions(chunk, 0.0, 0, 1 / 30)),
+            PYTHONS: took_ms(lambda place=place: pickle.loads(named[place])),
+            OURS: took_ms(lambda place=place: read_observation(renamed[place])),
+            WRITING: took_ms(lambda: write_actions(chunk, 0.0, 0, 1 / 30)),
         }
         # the first ones fill caches
         for name, value in took.items() if number >= 20 else ():
@@ -74,7 +72,7 @@ def measure_size(size: ImageSet, rounds: int) -> Case:
 
 def observations(size: ImageSet) -> tuple[list[bytes], list[bytes]]:
     """Return copies of one pickle, with the names of the tests' classes and with LeRobot's."""
-    joints = {f'joint_{number}.pos': 0.1 * number for number in range(JOINTS)}
+    joints = {name: 0.1 * number for number, name in enumerate(JOINT_NAMES)}
     values = {**joints, **frames(size), 'task': 'pick'}
     named = pickle.dumps(peer_classes.TimedObservation(1.0, 0, values, True), 4)
     count = max(COPIES_BYTES // len(named), 1)
@@ -86,18 +84,10 @@ def copy(data: bytes) -> bytes:
     return bytes(bytearray(data))
 
 
-def time_ms(work: Callable[[], object]) -> float:
-    begin_ns = time.perf_counter_ns()
-    work()
-    return (time.perf_counter_ns() - begin_ns) / 1e6
-
-
 def mutate(count: int) -> Case:
     """Read exploits and mutated pickles; progress is printed. Raises UserError."""
-    command = [sys.executable, '-m', 'benchmarks.harness.pickle_fuzz', '--seed', str(SEED)]
-    ran = subprocess.run(
-        [*command, '--count', str(count)], stdout=subprocess.PIPE, text=True, timeout=FUZZ_LIMIT_S
-    )
+    command = module_command('harness.pickle_fuzz', '--seed', SEED, '--count', count)
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=FUZZ_LIMIT_S)
     if ran.returncode:
         raise UserError(f'the fuzz of pickles ended with {ran.returncode}; its text is above')
     found = json.loads(ran.stdout)

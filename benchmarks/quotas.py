@@ -16,7 +16,6 @@ import os
 from pathlib import Path
 import signal
 import subprocess
-import sys
 import time
 
 from rclpy.parameter import Parameter
@@ -25,10 +24,9 @@ from benchmarks.harness import flood
 from benchmarks.harness.client import READY_TIMEOUT_S
 from benchmarks.harness.load_generator import LoadGenerator
 from benchmarks.harness.nodes import set_parameter, spinning
-from benchmarks.harness.processes import child, wait_until
+from benchmarks.harness.processes import child, module_command, wait_until
 from benchmarks.harness.router_process import ROUTER, start_router
-from benchmarks.many_robots import JOINT_NAMES
-from benchmarks.peers.peer_process import frames, ImageSet
+from benchmarks.peers.peer_process import ImageSet, policy_frames
 from benchmarks.peers.this_package import policy_parameters
 from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
@@ -75,8 +73,7 @@ def measure_size(size: ImageSet, seconds: float, folder: Path) -> list[Case]:
         )
         policy = policy_parameters(size) | {'max_sessions': ROBOTS + 1}
         start_router(stack, swarm, ('prod',), policy, folder)
-        named = {f'observation.images.{name}': frame for name, frame in frames(size).items()}
-        swarm.open(ROBOTS, named, JOINT_NAMES, Codec.RAW)
+        swarm.open(ROBOTS, policy_frames(size), Codec.RAW)
         stack.callback(swarm.close)
         flooding = stack.enter_context(start_flood(size, folder))
         cases = []
@@ -91,8 +88,7 @@ def measure_size(size: ImageSet, seconds: float, folder: Path) -> list[Case]:
 @contextlib.contextmanager
 def start_flood(size: ImageSet, folder: Path) -> Iterator[subprocess.Popen]:
     """Start the robot that floods, which rests; give its process. Raises UserError."""
-    command = [sys.executable, '-m', 'benchmarks.harness.flood', ROUTER]
-    command += [str(QUOTA_HZ * TIMES_QUOTA), str(size)]
+    command = module_command('harness.flood', ROUTER, QUOTA_HZ * TIMES_QUOTA, size)
     log = folder / 'flood.log'
     with child(command, log) as process:
         wait_until(
@@ -121,7 +117,7 @@ def alternate(swarm: LoadGenerator, flooding: subprocess.Popen, seconds: float) 
 def block(swarm: LoadGenerator, seconds: float, felt: Felt) -> list[float]:
     paced = swarm.pace(seconds, RATE_HZ)
     felt.lost += paced.lost + sum(swarm.failures.values())
-    return [ms for robot in swarm.robots.values() for ms in robot.latencies_ms]
+    return swarm.latencies_ms
 
 
 def describe(size: ImageSet, has_quota: bool, felt: Felt) -> Case:

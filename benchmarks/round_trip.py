@@ -23,11 +23,17 @@ import numpy as np
 from benchmarks.harness.client import EchoClient, SERVER, ZenohPolicyClient
 from benchmarks.harness.machine import load
 from benchmarks.harness.processes import child, module_command, page_faults
-from benchmarks.harness.request_session import IMAGE_THREADS, JPEG_QUALITY
+from benchmarks.harness.request_session import IMAGE_THREADS
 from benchmarks.peers import comparison
-from benchmarks.peers.comparison import DIRECT, DIRECT_JPEG, ECHOES, Results, RoundTripTime
+from benchmarks.peers.comparison import alternate, DIRECT, DIRECT_JPEG, ECHOES, RoundTripTime
 from benchmarks.peers.peer import Peer, start_peers, versions
-from benchmarks.peers.peer_process import CHUNK_ROWS, frames, ImageSet, JOINTS
+from benchmarks.peers.peer_process import (
+    ImageSet,
+    JOINTS,
+    JPEG_QUALITY,
+    NULL_POLICY,
+    policy_frames,
+)
 from benchmarks.peers.this_package import open_ways, PackageRoundTrip, ros_clients, RosClients
 from benchmarks.results.report import Case
 from lerobot_serve import client as client_api
@@ -41,16 +47,13 @@ PEERS = {
     comparison.LEROBOT_SHAPED: 'lerobot_shaped',
     comparison.OPENPI: 'openpi',
     comparison.PAGE: 'floors.memfd',
-    'iceoryx2': 'floors.iceoryx',
     'TCP loopback': 'floors.tcp',
     'bare Zenoh': 'floors.bare_zenoh',
 }
 PAUSES_MS, LONGEST_MS = '0,10,30', 60_000
 WARM_UP_ROUNDS = 10
 PARAMETERS = {
-    'state': JOINTS,
-    'chunk': f'{CHUNK_ROWS}x{JOINTS}',
-    'policy': 'null',
+    **NULL_POLICY,
     'jpeg_quality': JPEG_QUALITY,
     'image_threads': IMAGE_THREADS,
     'lerobot_inference_latency': 0,
@@ -150,8 +153,7 @@ def client_trip(
         client_api.PolicyClient.connect(SERVER, endpoints=(beside.client.endpoint,))
     )
     session = stack.enter_context(client.open())
-    images = {f'observation.images.{name}': frame for name, frame in frames(size).items()}
-    state = np.zeros(JOINTS, np.float32)
+    images, state = policy_frames(size), np.zeros(JOINTS, np.float32)
 
     def trip_ms() -> float:
         begin_ns = time.perf_counter_ns()
@@ -173,16 +175,3 @@ def timed(trip_ms: Callable[[], float | None]) -> MakeRoundTrip:
         return None if took_ms is None else RoundTripTime(took_ms)
 
     return once
-
-
-def alternate(
-    ways: Mapping[str, MakeRoundTrip], rounds: int, pauses_ms: Sequence[int] = (0,)
-) -> dict[int, Results]:
-    """Make the rounds, after each pause one trip on each way. Raises UserError."""
-    results: dict[int, Results] = {pause: {name: [] for name in ways} for pause in pauses_ms}
-    for _ in range(rounds):
-        for pause_ms, of_pause in results.items():
-            for name, way in ways.items():
-                time.sleep(pause_ms / 1000)
-                of_pause[name].append(way())
-    return results

@@ -19,9 +19,14 @@ import os
 from pathlib import Path
 
 from benchmarks.harness.processes import module_command, node_command
-from benchmarks.harness.request_session import FPS, IMAGE_THREADS
-from benchmarks.network_emulation.comparison import describe, TOO_OLD_MS
-from benchmarks.network_emulation.encodings import ANSWER_S, ENCODINGS
+from benchmarks.harness.request_session import IMAGE_THREADS
+from benchmarks.harness.router_process import null_policy
+from benchmarks.network_emulation.comparison import (
+    ANSWER_S,
+    describe,
+    ENCODINGS,
+    TOO_OLD_MS,
+)
 from benchmarks.network_emulation.link import (
     Link,
     LinkUnavailable,
@@ -66,8 +71,7 @@ PARAMETERS = {
     'order': 'the ways of this package, the peers, and again',
 }
 SERVER_PARAMETERS = {
-    'policy_kind': 'null',
-    'policy_path': f'joints={JOINTS},chunk={CHUNK_ROWS},cameras=front:0x0+wrist:0x0,fps={FPS:g}',
+    **null_policy('front:0x0+wrist:0x0'),
     'image_threads': IMAGE_THREADS,
     'zenoh_listen': [f'tcp/0.0.0.0:{ZENOH_PORT}'],
     # a session of one way rests while the others have their turn
@@ -187,8 +191,7 @@ def ours(
 def our_trip(robot: Peer, name: str) -> Callable[[ImageSet], float | None]:
     def trip_ms(size: ImageSet) -> float | None:
         # the first one opens the session
-        trip = robot.order('trip', name, str(size), within_s=FIRST_S)
-        return trip['total_ms'] if trip else None
+        return robot.order('trip', name, str(size), within_s=FIRST_S)
 
     return trip_ms
 

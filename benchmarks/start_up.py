@@ -26,7 +26,7 @@ from lifecycle_msgs.srv import ChangeState
 from rclpy.node import Node
 
 from benchmarks.harness.nodes import spinning_node
-from benchmarks.harness.processes import child, node_command
+from benchmarks.harness.processes import child, node_command, took_ms
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.policies.base import PolicyError
@@ -152,12 +152,6 @@ def start_once(
             yield 'configure to ready, again', took_ms(partial(operator.go, *LOADING))
         finally:
             operator.close()
-
-
-def took_ms(act: Any) -> float:
-    begin_ns = time.monotonic_ns()
-    act()
-    return since_ms(begin_ns)
 
 
 def since_ms(begin_ns: int) -> float:

@@ -16,7 +16,8 @@ from rclpy.parameter import Parameter
 
 from benchmarks.harness.camera_images import camera_images
 from benchmarks.harness.client import SERVER
-from benchmarks.harness.nodes import serve, ServedLoad, set_parameter
+from benchmarks.harness.load_generator import LoadGenerator
+from benchmarks.harness.nodes import serve, set_parameter
 from benchmarks.policies import small_act
 from benchmarks.policies.small_act import CAMERAS
 from benchmarks.results.percentiles import pairwise_ratio
@@ -50,8 +51,8 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         frames = {
             name: camera_images(small_act.PIXELS, small_act.PIXELS)[name] for name in CAMERAS
         }
-        with serve(parameters, folder) as served:
-            return [case(served, count, turns, frames, name_of(count)) for count in SESSIONS]
+        with serve(parameters, folder) as swarm:
+            return [case(swarm, count, turns, frames, name_of(count)) for count in SESSIONS]
 
 
 def name_of(count: int) -> str:
@@ -59,14 +60,13 @@ def name_of(count: int) -> str:
 
 
 def case(
-    served: ServedLoad, count: int, turns: int, frames: dict[str, np.ndarray], name: str
+    swarm: LoadGenerator, count: int, turns: int, frames: dict[str, np.ndarray], name: str
 ) -> Case:
     """
     Let `count` robots ask under each scheduler in turn. Main thread. Raises UserError and what
     opening sessions raises.
     """
-    swarm = served.swarm
-    swarm.open(count, frames, small_act.JOINTS)
+    swarm.open(count, frames)
     rates: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     latencies_ms: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     for turn in range(turns + 1):
@@ -74,9 +74,8 @@ def case(
             set_parameter(swarm, SERVER, Parameter('scheduler', value=scheduler))
             seconds = swarm.run(PERIOD_S)
             if turn:
-                answered = [ms for robot in swarm.robots.values() for ms in robot.latencies_ms]
-                rates[scheduler].append(len(answered) / seconds)
-                latencies_ms[scheduler] += answered
+                rates[scheduler].append(len(swarm.latencies_ms) / seconds)
+                latencies_ms[scheduler] += swarm.latencies_ms
     failures = dict(swarm.failures)
     swarm.close()
     gain = pairwise_ratio(rates['dynamic_batching'], rates['round_robin'])

@@ -56,22 +56,20 @@ def measure_policy(name: str, build: Builder, turns: int, folder: Path, device: 
             'max_sessions': max(BATCHES),
             'max_batch_size': max(BATCHES),
         }
-        with serve(parameters, folder) as served:
+        with serve(parameters, folder) as swarm:
             return [
-                batching.case(served, count, turns, frames, f'{name}, {count} robots')
+                batching.case(swarm, count, turns, frames, f'{name}, {count} robots')
                 for count in BATCHES
             ]
 
 
+def images() -> dict[str, tuple[int, int]]:
+    return dict.fromkeys(camera_images(2, 2), (HEIGHT, WIDTH))
+
+
 def build_act(folder: Path) -> Path:
     """Write an ACT as large as LeRobot makes it."""
-    return random_lerobot.build_policy(
-        'act',
-        folder,
-        images=dict.fromkeys(camera_images(2, 2), (HEIGHT, WIDTH)),
-        joints=len(small_act.JOINTS),
-        settings={'pretrained_backbone_weights': None},
-    )
+    return small_act.build(folder, images(), {'pretrained_backbone_weights': None})
 
 
 def build_smolvla(folder: Path) -> Path:
@@ -82,7 +80,7 @@ def build_smolvla(folder: Path) -> Path:
     return random_lerobot.build_policy(
         'smolvla',
         folder,
-        images=dict.fromkeys(camera_images(2, 2), (HEIGHT, WIDTH)),
+        images=images(),
         joints=len(small_act.JOINTS),
         settings={
             'vlm_model_name': str(build_vlm(folder / 'vlm', SMOLVLM_500M)),

@@ -8,8 +8,13 @@ policy, whose chunks of a second make it ask about twice a second.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+import contextlib
 from pathlib import Path
+import subprocess
 import time
+
+from rclpy.node import Node
 
 from benchmarks.harness.client import READY_TIMEOUT_S
 from benchmarks.harness.nodes import spinning_node
@@ -29,36 +34,48 @@ GOAL_SHARE = 0.15
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return the one case. Main thread. Raises UserError."""
     states: list[EdgeState] = []
-    with spinning_node('bench_edge') as node:
-        node.create_subscription(
-            EdgeState, f'{ROBOT}/edge_controller/state', states.append, qos.STATE
-        )
-        with (
-            child(
-                command('policy_server', '', policy_path=shared_file('config/policies/reach')),
-                folder / 'policy_server.log',
-            ),
-            child(
-                command('sim_robot', ROBOT, image_height=HEIGHT, image_width=WIDTH),
-                folder / 'sim_robot.log',
-            ),
-            child(command('edge_controller', ROBOT), folder / 'edge_controller.log') as edge,
-        ):
-            wait_until_streaming(states)
-            time.sleep(WARM_UP_S)
-            return [observe(edge.pid, states)]
+    with spinning_node('bench_edge') as node, streaming_edge(node, states, folder) as edge:
+        time.sleep(WARM_UP_S)
+        return [observe(edge.pid, states)]
 
 
 def command(name: str, namespace: str, **parameters: object) -> list[str]:
     return node_command(name, parameters, namespace=namespace)
 
 
-def wait_until_streaming(states: list[EdgeState]) -> None:
-    wait_until(
-        lambda: states and states[-1].state == EdgeState.STREAMING,
-        'the edge controller does not stream; see edge_controller.log',
-        READY_TIMEOUT_S,
-    )
+@contextlib.contextmanager
+def server_and_arm(
+    robot: str, folder: Path, server: Mapping[str, object] | None = None, **arm: object
+) -> Iterator[None]:
+    """Run the demo's policy, with more parameters of its server, and a simulated arm."""
+    policy = {'policy_path': shared_file('config/policies/reach'), **(server or {})}
+    with (
+        child(command('policy_server', '', **policy), folder / 'policy_server.log'),
+        child(command('sim_robot', robot, **arm), folder / 'sim_robot.log'),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def streaming_edge(
+    node: Node, states: list[EdgeState], folder: Path
+) -> Iterator[subprocess.Popen]:
+    """
+    Run server, arm and edge controller; give the process of the edge once it streams. The executor
+    of `node` appends its states. Raises UserError.
+    """
+    edge, log = f'{ROBOT}/edge_controller', folder / 'edge_controller.log'
+    node.create_subscription(EdgeState, f'{edge}/state', states.append, qos.STATE)
+    with (
+        server_and_arm(ROBOT, folder, image_height=HEIGHT, image_width=WIDTH),
+        child(command('edge_controller', ROBOT), log) as process,
+    ):
+        wait_until(
+            lambda: states and states[-1].state == EdgeState.STREAMING,
+            f'the edge controller does not stream; see {log.name}',
+            READY_TIMEOUT_S,
+        )
+        yield process
 
 
 def observe(pid: int, states: list[EdgeState]) -> Case:

@@ -10,7 +10,7 @@ from pathlib import Path
 import shutil
 import time
 
-from benchmarks.harness.processes import child
+from benchmarks.harness.processes import child, cpu_s
 
 NAMES = ('chromium', 'chromium-browser', 'google-chrome')
 FLAGS = (
@@ -28,7 +28,7 @@ def browser_path() -> str:
     return next(filter(None, map(shutil.which, [named] if named else NAMES)), '')
 
 
-def browser_share(path: str, port: str, seconds: float, folder: Path) -> float:
+def browser_share(path: str, port: int, seconds: float, folder: Path) -> float:
     """Return the share of a core [%] of a browser that shows the page."""
     words = [path, *FLAGS, f'--user-data-dir={folder / "browser"}', f'http://127.0.0.1:{port}/']
     with child(words, folder / 'browser.log') as process:
@@ -38,7 +38,9 @@ def browser_share(path: str, port: str, seconds: float, folder: Path) -> float:
         begin_s = time.monotonic()
         time.sleep(seconds)
         passed_s = time.monotonic() - begin_s
-        return 100 * sum(cpu_s(pid) - before[pid] for pid in members) / passed_s
+        # a process of a browser may end meanwhile
+        left = members & family(process.pid)
+        return 100 * sum(cpu_s(pid) - before[pid] for pid in left) / passed_s
 
 
 def family(root: int) -> set[int]:
@@ -58,12 +60,3 @@ def _parents() -> Iterator[tuple[int, int]]:
                 int(folder.name),
                 int((folder / 'stat').read_text().rpartition(')')[2].split()[1]),
             )
-
-
-def cpu_s(pid: int) -> float:
-    """Return the time that all threads of a process were on a core; 0 for one that has ended."""
-    total_ns = 0
-    for task in Path(f'/proc/{pid}/task').glob('*/schedstat'):
-        with contextlib.suppress(OSError):
-            total_ns += int(task.read_text().split()[0])
-    return total_ns / 1e9

@@ -13,23 +13,20 @@ from collections.abc import Iterator
 import contextlib
 import json
 from pathlib import Path
-import shutil
 import subprocess
-import sys
 import time
-from urllib.error import URLError
 from urllib.request import urlopen
 
-from benchmarks.dashboard.browser import browser_path, browser_share, cpu_s
-from benchmarks.harness.processes import child, free_endpoints
+from benchmarks.dashboard.browser import browser_path, browser_share
+from benchmarks.harness.processes import child, cpu_s, free_ports, module_command, wait_until
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
+from lerobot_serve.tools.processes.node_processes import executable_path
 
 ABOUT = 'what a dashboard costs with 300 robots and 20 viewers'
 ROBOTS, PROCESSES, RATE_HZ, VIEWERS = 300, 5, 2.0, 20
 CORE_GOAL_PERCENT, VIEWER_GOAL_KB, CHANGE_GOAL_MS = 5.0, 200.0, 500.0
 SETTLE_S, READY_LIMIT_S, ROUNDS_A_SECOND = 15.0, 60.0, 10
-MODULE = (sys.executable, '-m')
 PARAMETERS = {
     'robots': ROBOTS,
     'rate_hz': RATE_HZ,
@@ -40,22 +37,8 @@ PARAMETERS = {
 
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return a case without viewers, and one with them. Main thread. Raises UserError."""
-    command = shutil.which('lerobot-serve')
-    if command is None:
-        raise UserError('lerobot-serve is not found; run this by make bench')
     seconds = max(5.0, rounds / ROUNDS_A_SECOND)
-    port = free_endpoints(1)[0].rpartition(':')[2]
-    words = [command, 'dashboard', '--port', port, '--token-file', str(folder / 'tokens')]
-    with child(words, folder / 'dashboard.log') as dashboard:
-        wait_until_ready(port, folder / 'dashboard.log')
-        return measure_fleet(dashboard, port, seconds, folder)
-
-
-def measure_fleet(
-    dashboard: subprocess.Popen, port: str, seconds: float, folder: Path
-) -> list[Case]:
-    """Start the robots, then measure without viewers, with them, and in a browser."""
-    with fake_robots(folder):
+    with running_dashboard(folder) as (dashboard, port), fake_robots(folder):
         time.sleep(SETTLE_S)
         begin_s, begun_s = cpu_s(dashboard.pid), time.monotonic()
         time.sleep(seconds)
@@ -77,13 +60,12 @@ def fake_robots(folder: Path) -> Iterator[None]:
     each = ROBOTS // PROCESSES
     with contextlib.ExitStack() as stack:
         for number in range(PROCESSES):
-            words = [*MODULE, 'benchmarks.dashboard.fake_robots', str(1 + number * each)]
-            words += [str(each), str(RATE_HZ)]
+            words = module_command('dashboard.fake_robots', 1 + number * each, each, RATE_HZ)
             stack.enter_context(child(words, folder / f'robots_{number}.log'))
         yield
 
 
-def measure_browser(port: str, seconds: float, folder: Path) -> Case:
+def measure_browser(port: int, seconds: float, folder: Path) -> Case:
     """Return the case of one browser with the fleet view; it needs a Chromium."""
     path, name = browser_path(), '300 robots, all processes of a browser'
     if not path:
@@ -96,16 +78,10 @@ def core_goal(percent: float) -> dict[str, bool]:
     return {f'at most {CORE_GOAL_PERCENT:g} % of a core': percent <= CORE_GOAL_PERCENT}
 
 
-def measure_viewers(dashboard: subprocess.Popen, port: str, seconds: float) -> Case:
+def measure_viewers(dashboard: subprocess.Popen, port: int, seconds: float) -> Case:
     """Return the case with viewers. Raises UserError when they fail."""
     begin_s, begun_s = cpu_s(dashboard.pid), time.monotonic()
-    words = [
-        *MODULE,
-        'benchmarks.dashboard.viewers',
-        port,
-        str(VIEWERS),
-        str(seconds),
-    ]
+    words = module_command('dashboard.viewers', port, VIEWERS, seconds)
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f'the viewers failed: {done.stderr[-400:]}')
@@ -124,13 +100,19 @@ def measure_viewers(dashboard: subprocess.Popen, port: str, seconds: float) -> C
     )
 
 
-def wait_until_ready(port: str, log: Path) -> None:
-    """Return when the dashboard serves. Raises UserError."""
-    deadline_s = time.monotonic() + READY_LIMIT_S
-    while time.monotonic() < deadline_s:
-        try:
-            with urlopen(f'http://127.0.0.1:{port}/healthz', timeout=1.0):
-                return
-        except (URLError, OSError):
-            time.sleep(0.1)
-    raise UserError(f'the dashboard does not serve; see {log}')
+@contextlib.contextmanager
+def running_dashboard(folder: Path) -> Iterator[tuple[subprocess.Popen, int]]:
+    """Run a dashboard, and give its process and port once it serves. Raises UserError."""
+    command, port = str(executable_path('lerobot-serve')), free_ports(1)[0]
+    log, tokens = folder / 'dashboard.log', str(folder / 'tokens')
+    words = [command, 'dashboard', '--port', str(port), '--token-file', tokens]
+    with child(words, log) as process:
+        otherwise = f'the dashboard does not serve; see {log}'
+        wait_until(lambda: is_ready(port), otherwise, READY_LIMIT_S, process)
+        yield process, port
+
+
+def is_ready(port: int) -> bool:
+    with contextlib.suppress(OSError), urlopen(f'http://127.0.0.1:{port}/healthz', timeout=1.0):
+        return True
+    return False

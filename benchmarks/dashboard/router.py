@@ -13,14 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 from pathlib import Path
-import shutil
-import subprocess
 
-from benchmarks.dashboard.cost import fake_robots, MODULE, ROBOTS, VIEWERS, wait_until_ready
+from benchmarks.dashboard.cost import fake_robots, ROBOTS, running_dashboard, VIEWERS
 from benchmarks.harness.load_generator import LoadGenerator
 from benchmarks.harness.nodes import spinning
-from benchmarks.harness.processes import child, free_endpoints
-from benchmarks.harness.request_session import JOINTS
+from benchmarks.harness.processes import child, module_command
 from benchmarks.harness.router_process import picture, POLICY, ROUTER, start_router
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
@@ -31,7 +28,6 @@ ABOUT = 'round trips through a router, without and with a dashboard'
 RATE_HZ, PAIRS, ROUNDS_A_SECOND, SETTLE_S = 0.5, 3, 10, 10.0
 # a viewer that outlives its block is ended with it
 VIEWER_S = 600.0
-JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
 PARAMETERS: dict[str, object] = {
     'robots': ROBOTS,
     'rate_hz': RATE_HZ,
@@ -51,7 +47,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     with contextlib.ExitStack() as stack:
         robots = stack.enter_context(spinning(lambda runtime: LoadGenerator(runtime, (ROUTER,))))
         start_router(stack, robots, ('prod',), POLICY | {'max_sessions': ROBOTS}, folder)
-        robots.open(ROBOTS, {'observation.images.front': picture(64, 64)}, JOINT_NAMES, Codec.RAW)
+        robots.open(ROBOTS, {'observation.images.front': picture(64, 64)}, Codec.RAW)
         stack.callback(robots.close)
         stack.enter_context(fake_robots(folder))
         for _ in range(PAIRS):
@@ -76,19 +72,13 @@ def round_trips_ms(robots: LoadGenerator, seconds: float) -> list[float]:
     counts = robots.pace(seconds, RATE_HZ)
     if counts.lost or robots.failures:
         raise UserError(f'{counts.lost} requests were lost, failures: {robots.failures}')
-    return [each for robot in robots.robots.values() for each in robot.latencies_ms]
+    return robots.latencies_ms
 
 
 @contextlib.contextmanager
-def watched_dashboard(folder: Path) -> Iterator[subprocess.Popen]:
+def watched_dashboard(folder: Path) -> Iterator[None]:
     """Run a dashboard with its viewers. Raises UserError when it does not serve."""
-    command = shutil.which('lerobot-serve')
-    if command is None:
-        raise UserError('lerobot-serve is not found; run this by make bench')
-    port, log = free_endpoints(1)[0].rpartition(':')[2], folder / 'dashboard.log'
-    words = [command, 'dashboard', '--port', port, '--token-file', str(folder / 'tokens')]
-    viewers = [*MODULE, 'benchmarks.dashboard.viewers']
-    with child(words, log) as dashboard:
-        wait_until_ready(port, log)
-        with child([*viewers, port, str(VIEWERS), str(VIEWER_S)], folder / 'viewers.log'):
-            yield dashboard
+    with running_dashboard(folder) as (_, port):
+        viewers = module_command('dashboard.viewers', port, VIEWERS, VIEWER_S)
+        with child(viewers, folder / 'viewers.log'):
+            yield

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.harness.client import SERVER
 from benchmarks.harness.nodes import spinning_node
 from benchmarks.harness.processes import child, node_command
-from benchmarks.peers.peer import free_port, LOCALHOST
+from benchmarks.peers.peer import free_address
 from benchmarks.peers.peer_process import Address, ImageSet, wait_until_listening
 from benchmarks.peers.this_package import Node, policy_parameters, start_nodes, ZENOH_ROUTER
 
@@ -50,7 +50,7 @@ def running_gateway(
     fleet: Fleet, way: str, doors: Sequence[str], folder: Path, **more: object
 ) -> Iterator[dict[str, Address]]:
     """Start a gateway, with `more` parameters, and give each door's address. Raises OSError."""
-    addresses = {door: Address(LOCALHOST, free_port()) for door in doors}
+    addresses = {door: free_address() for door in doors}
     parameters = fleet.parameters(way) | {'doors': f'[{", ".join(doors)}]'} | more
     parameters |= {f'{door}.port': address.port for door, address in addresses.items()}
     if 'lerobot' in doors:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.gateways.gateway_process import ROUTED, running_fleet, running_gateway
@@ -27,7 +26,7 @@ from benchmarks.gateways.wire_clients import (
 )
 from benchmarks.harness.machine import load
 from benchmarks.peers.comparison import compare
-from benchmarks.peers.peer_process import Address, CHUNK_ROWS, frames, ImageSet, JOINTS
+from benchmarks.peers.peer_process import Address, frames, ImageSet, NULL_POLICY
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 
@@ -46,29 +45,11 @@ KINDS = {
 STOPPING = ('openpi', 'http', 'groot', 'policy_service')
 READ, STOPPED = 'all read', 'one does not read'
 PARAMETERS = {
-    'state': JOINTS,
-    'chunk': f'{CHUNK_ROWS}x{JOINTS}',
-    'policy': 'null',
+    **NULL_POLICY,
     'picture': f'{SIZE.height}x{SIZE.width}',
     'way': ROUTED,
     'order': 'a period of each, and again',
 }
-
-
-@dataclass
-class Found:
-    """What all periods of one state say together."""
-
-    latencies_ms: list[float] = field(default_factory=list)
-    asked: int = 0
-    errors: list[str] = field(default_factory=list)
-    unread: int = 0
-
-    def add(self, period: Period) -> None:
-        self.latencies_ms += period.latencies_ms
-        self.asked += period.asked
-        self.errors += period.errors
-        self.unread += period.unread
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
@@ -86,12 +67,12 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     return [describe(facts, found)]
 
 
-async def alternate(doors: dict[str, Address], pairs: int) -> dict[str, Found]:
+async def alternate(doors: dict[str, Address], pairs: int) -> dict[str, Period]:
     """Make the periods, each pair with a client of another protocol that stops."""
     names = [list(KINDS)[number % len(KINDS)] for number in range(CLIENTS)]
     clients: list[WireClient] = [KINDS[name](doors[name], frames(SIZE)) for name in names]
     await open_all(clients)
-    found = {READ: Found(), STOPPED: Found()}
+    found = {READ: Period(), STOPPED: Period()}
     try:
         # fills caches, and opens the sessions
         await run_period(clients, None, RATE_HZ, PERIOD_S)
@@ -105,7 +86,7 @@ async def alternate(doors: dict[str, Address], pairs: int) -> dict[str, Found]:
     return found
 
 
-def describe(facts: dict[str, object], found: dict[str, Found]) -> Case:
+def describe(facts: dict[str, object], found: dict[str, Period]) -> Case:
     """Return the case: the others in both states, and whether they notice."""
     counts = {f'asked, {state}': each.asked for state, each in found.items()}
     counts |= {f'failed, {state}': len(each.errors) for state, each in found.items()}

@@ -23,8 +23,6 @@ from pathlib import Path
 import time
 from typing import Any
 
-import simplejpeg
-
 from benchmarks.gateways.gateway_process import (
     Fleet,
     ROS,
@@ -33,22 +31,27 @@ from benchmarks.gateways.gateway_process import (
     running_gateway,
     ZENOH,
 )
+from benchmarks.gateways.wire_requests import jpeg_text
 from benchmarks.harness.client import SERVER
 from benchmarks.harness.machine import load
 from benchmarks.harness.processes import child, module_command
-from benchmarks.peers.comparison import compare
+from benchmarks.peers.comparison import alternate, compare
 from benchmarks.peers.lerobot import role_of
-from benchmarks.peers.peer import free_port, LOCALHOST, running_client, running_peer
+from benchmarks.peers.peer import free_address, running_client, running_peer
 from benchmarks.peers.peer_process import (
     Address,
     CHUNK_ROWS,
     frames,
     ImageSet,
     JOINTS,
+    JPEG_QUALITY,
+    NULL_POLICY,
+    policy_frames,
     wait_until_listening,
+    Way,
 )
 from benchmarks.peers.pinned_packages import install, PeerUnavailable
-from benchmarks.peers.this_package import open_way, Way
+from benchmarks.peers.this_package import open_way
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.telemetry.percentiles import summarize
@@ -59,12 +62,10 @@ DIRECT = 'session without a gateway, over Zenoh'
 IMMEDIATE = 'gRPC server with a chunk ready'
 HTTP, JPEG, RAW = 'a program over HTTP', 'HTTP with JPEG', 'HTTP with raw pictures'
 DOORS = ('openpi', 'http', 'lerobot')
-WARM_UP_ROUNDS, JPEG_QUALITY, TIMEOUT_S = 20, 90, 10.0
+WARM_UP_ROUNDS, TIMEOUT_S = 20, 10.0
 GOAL_ADDED_MS = 1.5
 PARAMETERS = {
-    'state': JOINTS,
-    'chunk': f'{CHUNK_ROWS}x{JOINTS}',
-    'policy': 'null',
+    **NULL_POLICY,
     'jpeg_quality': JPEG_QUALITY,
     'lerobot_inference_latency': 0,
     'warm_up_rounds': WARM_UP_ROUNDS,
@@ -148,7 +149,7 @@ def measure_client(client: Client, fleet: Fleet, doors: Doors, rounds: int, fold
 
 def start_immediate_server(stack: contextlib.ExitStack, folder: Path) -> Address:
     """Start a server that has a chunk ready, and return its address. Raises OSError."""
-    address = Address(LOCALHOST, free_port())
+    address = free_address()
     command = module_command('gateways.immediate_server', address.host, address.port)
     stack.enter_context(child(command, folder / 'immediate_server.log'))
     wait_until_listening(address)
@@ -169,16 +170,7 @@ def make_rounds(
 
     every = ways | {DIRECT: direct_ms}
     alternate(every, WARM_UP_ROUNDS)
-    return alternate(every, rounds)
-
-
-def alternate(ways: dict[str, TripMs], rounds: int) -> Trips:
-    """Make the rounds, one trip on each way."""
-    trips: Trips = {way: [] for way in ways}
-    for _ in range(rounds):
-        for way, trip_ms in ways.items():
-            trips[way].append(trip_ms())
-    return trips
+    return alternate(every, rounds)[0]
 
 
 def describe(client: Client, size: ImageSet, facts: dict[str, object], trips: Trips) -> Case:
@@ -235,7 +227,7 @@ def measure_http(fleet: Fleet, address: Address, rounds: int) -> Case:
         connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
         stack.callback(connection.close)
         ways: dict[str, TripMs] = {
-            JPEG: lambda: act_ms(connection, fleet.size, jpeg),
+            JPEG: lambda: act_ms(connection, fleet.size, jpeg_text),
             RAW: lambda: act_ms(connection, fleet.size, raw),
         }
         trips = make_rounds(stack, fleet, ways, rounds)
@@ -248,7 +240,7 @@ def act_ms(
 ) -> float | None:
     """Return the time of one request, with encoding and decoding [ms]. Raises UserError."""
     begin_ns = time.perf_counter_ns()
-    images = {f'observation.images.{name}': encode(frame) for name, frame in frames(size).items()}
+    images = {name: encode(frame) for name, frame in policy_frames(size).items()}
     body = {'episode_id': 'bench', 'state': [0.0] * JOINTS, 'images': images}
     connection.request('POST', '/act', json.dumps(body), {'Content-Type': 'application/json'})
     reply = connection.getresponse()
@@ -257,12 +249,6 @@ def act_ms(
         raise UserError(f'the gateway replied {reply.status}: {content["error"]["text"]}')
     took_ms = (time.perf_counter_ns() - begin_ns) / 1e6
     return took_ms if len(content['actions']) == CHUNK_ROWS else None
-
-
-def jpeg(frame: Any) -> str:
-    """Return a picture as JSON has it, compressed."""
-    data = simplejpeg.encode_jpeg(frame, quality=JPEG_QUALITY, colorspace='RGB')
-    return base64.b64encode(data).decode()
 
 
 def raw(frame: Any) -> dict[str, object]:

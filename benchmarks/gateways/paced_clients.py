@@ -7,11 +7,14 @@ import asyncio
 from collections.abc import Sequence
 import contextlib
 from dataclasses import dataclass, field
+from functools import partial
 import time
 
 import grpc
 
 from benchmarks.gateways.wire_clients import BLOCKED_S, WireClient
+from benchmarks.peers.paced_robots import pace
+from benchmarks.peers.peer_process import LOST
 from lerobot_serve.errors import UserError
 
 REPLY_LIMIT_S = 10.0
@@ -30,6 +33,12 @@ class Period:
     asked: int = 0
     # requests of the client that stopped reading
     unread: int = 0
+
+    def add(self, other: Period) -> None:
+        self.latencies_ms += other.latencies_ms
+        self.errors += other.errors
+        self.asked += other.asked
+        self.unread += other.unread
 
 
 async def open_all(clients: Sequence[WireClient]) -> None:
@@ -60,20 +69,10 @@ async def run_period(
     if stopping and stops:
         period.unread = await fill(stopping)
         flood = asyncio.create_task(go_on(stopping, period, rate_hz))
-    begin_s = time.monotonic()
-    apart_s = 1 / rate_hz / len(clients)
-    paces = [
-        pace(
-            client,
-            Period() if client is stopping else period,
-            begin_s + number * apart_s,
-            begin_s + period_s,
-            rate_hz,
-        )
-        for number, client in enumerate(clients)
-        if not (stops and client is stopping)
-    ]
-    await asyncio.gather(*paces)
+    asking = [client for client in clients if not (stops and client is stopping)]
+    counted = [period if client is not stopping else Period() for client in asking]
+    robots = [partial(ask, client, seen) for client, seen in zip(asking, counted, strict=True)]
+    await pace(robots, period_s, rate_hz)
     if stopping and flood:
         flood.cancel()
         await asyncio.gather(flood, return_exceptions=True)
@@ -81,26 +80,22 @@ async def run_period(
     return period
 
 
-async def pace(
-    client: WireClient, period: Period, due_s: float, end_s: float, rate_hz: float
-) -> None:
-    """Ask at a fixed rate until the end; a request that is late has no successor in its place."""
-    while due_s < end_s:
-        await asyncio.sleep(due_s - time.monotonic())
-        period.asked += 1
-        begin_ns = time.perf_counter_ns()
-        try:
-            async with asyncio.timeout(REPLY_LIMIT_S):
-                await client.ask()
-        except FAILURES as error:
-            period.errors.append(f'{type(client).__name__}: {error!r:.200}')
-            # a refusal is not an end of the connection
-            if not isinstance(error, UserError):
-                await open_again(client)
-        else:
-            period.latencies_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
-        while due_s <= time.monotonic():
-            due_s += 1 / rate_hz
+async def ask(client: WireClient, period: Period) -> float | str:
+    """Ask once, and note it; a client whose connection has ended connects again."""
+    period.asked += 1
+    begin_ns = time.perf_counter_ns()
+    try:
+        async with asyncio.timeout(REPLY_LIMIT_S):
+            await client.ask()
+    except FAILURES as error:
+        period.errors.append(f'{type(client).__name__}: {error!r:.200}')
+        # a refusal is not an end of the connection
+        if not isinstance(error, UserError):
+            await open_again(client)
+        return LOST
+    took_ms = (time.perf_counter_ns() - begin_ns) / 1e6
+    period.latencies_ms.append(took_ms)
+    return took_ms
 
 
 async def open_again(client: WireClient) -> None:

@@ -24,17 +24,15 @@ from benchmarks.harness.processes import child
 from benchmarks.peers.lerobot import role_of
 from benchmarks.peers.peer import (
     environment_of,
-    free_port,
-    LOCALHOST,
+    free_address,
     Peer,
     peer_command,
     running_client,
 )
 from benchmarks.peers.peer_process import (
     Address,
-    CHUNK_ROWS,
     ImageSet,
-    JOINTS,
+    NULL_POLICY,
     wait_until_listening,
 )
 from benchmarks.peers.pinned_packages import install, PeerUnavailable
@@ -51,9 +49,7 @@ GOAL_SHARE = 0.99
 PERIOD_S = 60.0
 ROUNDS_ALONE = 20
 PARAMETERS = {
-    'state': JOINTS,
-    'chunk': f'{CHUNK_ROWS}x{JOINTS}',
-    'policy': 'null',
+    **NULL_POLICY,
     'picture': f'{SIZE.height}x{SIZE.width}',
     'lerobot_inference_latency': 0,
     'in_flight': '1 of each robot',
@@ -104,7 +100,7 @@ def through_gateway(packages: Path, rounds: int, folder: Path) -> Case:
 def at_theirs(packages: Path, rounds: int, folder: Path) -> Case:
     """Drive both robots with LeRobot's server. Raises PeerUnavailable."""
     load_before = load()
-    address = Address(LOCALHOST, free_port())
+    address = free_address()
     command = peer_command('lerobot', packages, 'server', address.host, address.port)
     log = folder / 'lerobot_server_of_two.log'
     with child(command, log, environment_of(packages)):

@@ -10,14 +10,19 @@ import time
 import numpy as np
 import simplejpeg
 
-from benchmarks.peers.peer_process import CHUNK_ROWS, Frames, JOINTS
+from benchmarks.harness import peer_classes
+from benchmarks.peers.peer_process import (
+    CAMERA_PREFIX,
+    CHUNK_ROWS,
+    Frames,
+    JOINT_NAMES,
+    JOINTS,
+    JPEG_QUALITY,
+)
 from lerobot_serve.contract.services.policy_service import Image, Observation
 from lerobot_serve.peer_formats.msgpack_arrays import pack_groot, pack_openpi
 from lerobot_serve.peer_formats.safe_pickle import write_observation, write_policy_config
 
-CAMERA_PREFIX = 'observation.images.'
-JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
-JPEG_QUALITY = 90
 # the length is in the byte, in 2 bytes after it, or in 8
 MASKED, BINARY, SHORT, MEDIUM = 0x80, 0x82, 126, 1 << 16
 NO_MASK = bytes(4)
@@ -44,14 +49,15 @@ def websocket_frame(payload: bytes) -> bytes:
     return bytes((BINARY,)) + length + NO_MASK + payload
 
 
+def jpeg_text(frame: np.ndarray) -> str:
+    """Return a picture as JSON has it, compressed."""
+    data = simplejpeg.encode_jpeg(frame, quality=JPEG_QUALITY, colorspace='RGB')
+    return base64.b64encode(data).decode()
+
+
 def http(image: Frames, client_id: str) -> bytes:
     """Return a whole request, with pictures as JPEG; clients with one id would be one caller."""
-    images = {
-        CAMERA_PREFIX + name: base64.b64encode(
-            simplejpeg.encode_jpeg(frame, quality=JPEG_QUALITY, colorspace='RGB')
-        ).decode()
-        for name, frame in image.items()
-    }
+    images = {CAMERA_PREFIX + name: jpeg_text(frame) for name, frame in image.items()}
     content = {'episode_id': 'bench', 'state': [0.0] * JOINTS, 'images': images}
     body = json.dumps({'client_id': client_id, **content}).encode()
     head = (
@@ -81,20 +87,12 @@ def policy_service(image: Frames) -> bytes:
 
 def policy_config(image: Frames) -> bytes:
     """Return the pickle of a RemotePolicyConfig."""
-    pictures = {
-        CAMERA_PREFIX + name: {
-            'dtype': 'image',
-            'shape': frame.shape,
-            'names': ['height', 'width', 'channels'],
-        }
-        for name, frame in image.items()
-    }
-    state = {'dtype': 'float32', 'shape': (JOINTS,), 'names': list(JOINT_NAMES)}
+    cameras = {name: frame.shape for name, frame in image.items()}
     return write_policy_config(
         {
             'policy_type': 'act',
             'pretrained_name_or_path': 'bench',
-            'lerobot_features': {'observation.state': state, **pictures},
+            'lerobot_features': peer_classes.features(JOINT_NAMES, cameras),
             'actions_per_chunk': CHUNK_ROWS,
             'device': 'cpu',
             'rename_map': {},

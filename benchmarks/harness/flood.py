@@ -14,12 +14,10 @@ import threading
 import time
 
 from benchmarks.harness.client import open_when_ready, PolicyClient
-from benchmarks.harness.load_generator import SEQ
+from benchmarks.harness.load_generator import LoadRobot
 from benchmarks.harness.request_session import session_request, STATE
-from benchmarks.peers.peer_process import frames, ImageSet
+from benchmarks.peers.peer_process import ImageSet, policy_frames
 from lerobot_serve.contract import image_codec
-from lerobot_serve.contract.cdr import START
-from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.limits import SCHEMA_VERSION
@@ -36,25 +34,22 @@ def main(server: str, rate_hz: float, size: ImageSet) -> None:
     client = PolicyClient(runtime, CLIENT_ID, server)
     runtime.add(client)
     runtime.spin_in_background()
-    named = {f'observation.images.{name}': frame for name, frame in frames(size).items()}
+    named = policy_frames(size)
     ask = client.session_request_for(session_request('', named, Codec.RAW, CLIENT_ID))
     open_when_ready(client.sessions, ask)
     client.wait_until_matched()
     images = tuple(image_codec.encode(n, f, Codec.RAW) for n, f in named.items())
     header = Header(0, 0, ask.session_epoch, 0, SCHEMA_VERSION, MsgType.OBSERVATION)
-    request = bytearray(
-        wire_observation.encode(Observation(header, CLIENT_ID, 'flood', STATE, images))
-    )
+    robot = LoadRobot(ask, Observation(header, CLIENT_ID, 'flood', STATE, images))
     signal.signal(signal.SIGUSR1, lambda *_: floods.set())
     signal.signal(signal.SIGUSR2, lambda *_: floods.clear())
     print(READY_TEXT, flush=True)
-    for number in range(sys.maxsize):
+    while True:
         begin_s = time.monotonic()
         # a signal handler runs between two of these waits
         while not floods.wait(0.05):
             begin_s = time.monotonic()
-        SEQ.pack_into(request, START, number)
-        client.sessions.send(bytes(request))
+        client.sessions.send(robot.next_request(0, 0))
         time.sleep(max(0.0, begin_s + 1 / rate_hz - time.monotonic()))
 
 

@@ -11,7 +11,7 @@ thread opens, begins, waits and reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 import struct
 import sys
 import threading
@@ -27,6 +27,8 @@ from benchmarks.harness.fleet_connections import (
     SpreadFleetConnections,
     ZenohFleetConnections,
 )
+from benchmarks.harness.request_session import session_request, STATE
+from benchmarks.peers.paced_robots import due_s, LOST_AFTER_S
 from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.cdr import START
 from lerobot_serve.contract.data_path import chunk as wire_chunk
@@ -34,14 +36,12 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.header import Header, read_envelope
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.limits import SCHEMA_VERSION
-from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
+from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Codec, Flag, MsgType
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
 SEQ = struct.Struct('<Q')
-FPS = 30.0
-LOST_AFTER_S = 5.0
 
 
 @dataclass(slots=True)
@@ -97,6 +97,10 @@ class PacedCounts:
     passed_over: int = 0
     seconds: float = 0.0
 
+    @property
+    def counts(self) -> dict[str, int]:
+        return {name: count for name, count in asdict(self).items() if name != 'seconds'}
+
 
 class LoadGenerator(SteadyClockNode):
     """See the module."""
@@ -142,7 +146,6 @@ class LoadGenerator(SteadyClockNode):
         self,
         count: int,
         frames: dict[str, np.ndarray],
-        joints: tuple[str, ...],
         codec: Codec = Codec.JPEG,
         episode_requests: int = 0,
     ) -> None:
@@ -151,24 +154,13 @@ class LoadGenerator(SteadyClockNode):
         Refused and UserError.
         """
         encoded = tuple(image_codec.encode(n, f, codec) for n, f in frames.items())
-        cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
         opened = len(self.robots)
         for number in range(opened, opened + count):
             name = f'robot_{number}'
-            session = OpenSessionRequest(
-                schema_version=SCHEMA_VERSION,
-                client_id=name,
-                instance=number,
-                session_epoch=number + 1,
-                reply_topic='',
-                state_names=joints,
-                action_names=joints,
-                cameras=cameras,
-                fps=FPS,
-                codec=codec,
-            )
+            session = session_request('', frames, codec, name)
+            session = replace(session, instance=number, session_epoch=number + 1)
             header = Header(0, 0, number + 1, 0, SCHEMA_VERSION, MsgType.OBSERVATION)
-            state = np.full((1, len(joints)), number / 100, np.float32)
+            state = np.full_like(STATE, number / 100)
             request = Observation(header, name, f'episode of {name}', state, encoded)
             session = self._connections.open(session)
             self.robots[name] = LoadRobot(session, request, episode_requests)
@@ -179,6 +171,11 @@ class LoadGenerator(SteadyClockNode):
         for robot in self.robots.values():
             self._connections.close(robot.ask)
         self.robots = {}
+
+    @property
+    def latencies_ms(self) -> list[float]:
+        """Return the round trips of all robots that were noted."""
+        return [ms for robot in self.robots.values() for ms in robot.latencies_ms]
 
     def run(self, seconds: float) -> float:
         """
@@ -212,19 +209,17 @@ class LoadGenerator(SteadyClockNode):
             self.paced, self.failures = PacedCounts(), {}
             self._running, self._asks_again = True, False
         begin_ns = time.monotonic_ns()
-        for due_s, robot in self._turns(seconds, 1 / rate_hz):
-            time.sleep(max(0.0, due_s - (time.monotonic_ns() - begin_ns) / 1e9))
+        for turn_s, robot in self._turns(seconds, rate_hz):
+            time.sleep(max(0.0, turn_s - (time.monotonic_ns() - begin_ns) / 1e9))
             self._take_turn(robot)
         self.paced.seconds = (time.monotonic_ns() - begin_ns) / 1e9
         self._wait_for_the_last()
         return self.paced
 
-    def _turns(self, seconds: float, period_s: float) -> Iterator[tuple[float, LoadRobot]]:
+    def _turns(self, seconds: float, rate_hz: float) -> Iterator[tuple[float, LoadRobot]]:
         """Return when whose turn it is, in order of time; the same in every run."""
-        phases = np.sort(np.random.default_rng(1).uniform(0, period_s, len(self.robots)))
-        for number in range(max(1, round(seconds / period_s))):
-            for phase_s, robot in zip(phases, self.robots.values(), strict=True):
-                yield number * period_s + phase_s, robot
+        for turns_s in due_s(len(self.robots), seconds, rate_hz).T:
+            yield from zip(turns_s, self.robots.values(), strict=True)
 
     def _take_turn(self, robot: LoadRobot) -> None:
         if self._still_waits(robot):

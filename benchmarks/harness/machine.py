@@ -28,10 +28,7 @@ def facts(middleware: str) -> dict[str, object]:
         'python': platform.python_version(),
         'ros_distro': os.environ.get('ROS_DISTRO', 'unknown'),
         'middleware': middleware,
-        'rclpy': version('rclpy'),
-        'numpy': version('numpy'),
-        'simplejpeg': version('simplejpeg'),
-        'torch': version('torch'),
+        **{name: version(name) for name in ('rclpy', 'numpy', 'simplejpeg', 'torch')},
         'lerobot_serve': __version__,
         'git_commit': git_commit(Path(__file__).parent),
     }

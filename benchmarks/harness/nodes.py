@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 import subprocess
-import time
 from typing import TypeVar
 
 from rcl_interfaces.srv import SetParameters
@@ -17,7 +15,7 @@ from rclpy.parameter import Parameter
 
 from benchmarks.harness.client import READY_TIMEOUT_S, SERVER
 from benchmarks.harness.load_generator import LoadGenerator
-from benchmarks.harness.processes import child, node_command
+from benchmarks.harness.processes import child, node_command, wait_until
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
@@ -27,22 +25,22 @@ from lerobot_serve_interfaces.srv import GetStatus
 NodeT = TypeVar('NodeT', bound=SteadyClockNode)
 
 
-@dataclass(frozen=True, slots=True)
-class ServedLoad:
-    """The server's process and the robots."""
-
-    server: subprocess.Popen
-    swarm: LoadGenerator
-
-
 @contextlib.contextmanager
 def spinning(build: Callable[[NodeRuntime], NodeT]) -> Iterator[NodeT]:
     """Build a node, and run its callbacks in a background thread until the end."""
-    with contextlib.closing(NodeRuntime([])) as runtime:
-        node = build(runtime)
-        runtime.add(node)
-        runtime.spin_in_background()
+    with spinning_all(lambda runtime: [build(runtime)]) as (node,):
         yield node
+
+
+@contextlib.contextmanager
+def spinning_all(build: Callable[[NodeRuntime], Sequence[NodeT]]) -> Iterator[Sequence[NodeT]]:
+    """Build nodes, and run their callbacks in a background thread until the end."""
+    with contextlib.closing(NodeRuntime([])) as runtime:
+        nodes = build(runtime)
+        for node in nodes:
+            runtime.add(node)
+        runtime.spin_in_background()
+        yield nodes
 
 
 def spinning_node(name: str) -> contextlib.AbstractContextManager[SteadyClockNode]:
@@ -51,13 +49,13 @@ def spinning_node(name: str) -> contextlib.AbstractContextManager[SteadyClockNod
 
 
 @contextlib.contextmanager
-def serve(parameters: dict[str, object], folder: Path) -> Iterator[ServedLoad]:
-    """Start a server and give it with a swarm once it serves. Raises UserError."""
+def serve(parameters: dict[str, object], folder: Path) -> Iterator[LoadGenerator]:
+    """Start a server, and give robots for it once it serves. Raises UserError."""
     with (
         spinning(LoadGenerator) as swarm,
-        running(swarm, 'policy_server', SERVER, parameters, folder) as server,
+        running(swarm, 'policy_server', SERVER, parameters, folder),
     ):
-        yield ServedLoad(server, swarm)
+        yield swarm
 
 
 @contextlib.contextmanager
@@ -82,19 +80,21 @@ def running(
 
 
 def wait_until_active(node: Node, server: str, process: subprocess.Popen) -> None:
+    """Return once a node serves. Raises UserError."""
     client = node.create_client(GetStatus, f'{server}/get_status')
-    deadline = time.monotonic() + READY_TIMEOUT_S
+
+    def is_active() -> bool:
+        # an answer that is sent before the two have fully found each other is lost
+        with contextlib.suppress(ServiceCallFailed):
+            status = call_service(client, GetStatus.Request(), 2.0).status
+            return status.state == status.ACTIVE
+        return False
+
     try:
-        while time.monotonic() < deadline and process.poll() is None:
-            # an answer that is sent before the two have fully found each other is lost
-            with contextlib.suppress(ServiceCallFailed):
-                status = call_service(client, GetStatus.Request(), 2.0).status
-                if status.state == status.ACTIVE:
-                    return
-            time.sleep(0.1)
+        otherwise = f'{server} did not come up; see {server[1:]}.log'
+        wait_until(is_active, otherwise, READY_TIMEOUT_S, process)
     finally:
         node.destroy_client(client)
-    raise UserError(f'{server} did not come up; see {server[1:]}.log')
 
 
 def set_parameter(node: Node, server: str, parameter: Parameter) -> None:
@@ -105,11 +105,3 @@ def set_parameter(node: Node, server: str, parameter: Parameter) -> None:
     node.destroy_client(client)
     if not result.successful:
         raise UserError(f'{parameter.name} was not changed: {result.reason}')
-
-
-def memory_mb(pid: int) -> float:
-    """Return the resident memory of a process."""
-    for line in Path(f'/proc/{pid}/status').read_text().splitlines():
-        if line.startswith('VmRSS:'):
-            return int(line.split()[1]) / 1024
-    raise UserError(f'process {pid} has no memory; it has ended')

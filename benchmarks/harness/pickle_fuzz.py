@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 import json
+import os
 from pathlib import Path
 import random
 import sys
@@ -21,20 +22,19 @@ from typing import Any
 
 import numpy as np
 
-from lerobot_serve.peer_formats.safe_pickle import (
-    PickleRefused,
-    read_actions,
-    read_observation,
-    read_policy_config,
-)
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'test'))
 from benchmarks.harness import exploits
 from benchmarks.harness.peer_classes import (
     CHUNK_OF_SERVER,
     features,
     pickled,
     RemotePolicyConfig,
+)
+from benchmarks.harness.processes import memory_mib
+from lerobot_serve.peer_formats.safe_pickle import (
+    PickleRefused,
+    read_actions,
+    read_observation,
+    read_policy_config,
 )
 
 # what a pickle must not cause; `object.__getattr__` and the like are not of it
@@ -148,14 +148,6 @@ def forget_peak() -> None:
     Path('/proc/self/clear_refs').write_text('5')
 
 
-def memory_mib(name: str) -> float:
-    """Return VmRSS or VmHWM, its peak, of this process."""
-    for line in Path('/proc/self/status').read_text().splitlines():
-        if line.startswith(f'{name}:'):
-            return int(line.split()[1]) / 1024
-    raise OSError(f'the kernel does not give {name}')
-
-
 class Progress:
     """Counts what was read, prints a line now and then, and measures memory and rate."""
 
@@ -164,11 +156,11 @@ class Progress:
         self._begin_cpu_s = time.process_time()
         self._printed_s = time.monotonic()
         forget_peak()
-        self._before_mib = self._settled_mib = memory_mib('VmRSS')
+        self._before_mib = self._settled_mib = memory_mib(os.getpid())
 
     def on_mutated(self, done: int) -> None:
         if done == min(SETTLED, self._count):
-            self._settled_mib = memory_mib('VmRSS')
+            self._settled_mib = memory_mib(os.getpid())
         if done % BLOCK == 0 and time.monotonic() - self._printed_s >= PROGRESS_S:
             self._printed_s = time.monotonic()
             figures = self.figures(done)
@@ -187,8 +179,8 @@ class Progress:
         return {
             'mutated_per_cpu_s': round(done / cpu_s),
             'cpu_s': round(cpu_s),
-            'peak_mib': memory_mib('VmHWM') - self._before_mib,
-            'grown_mib': memory_mib('VmRSS') - self._settled_mib,
+            'peak_mib': memory_mib(os.getpid(), 'VmHWM') - self._before_mib,
+            'grown_mib': memory_mib(os.getpid()) - self._settled_mib,
         }
 
 
@@ -221,8 +213,8 @@ def check_watch(watch: Watch, harm: tuple[Reader, ...]) -> None:
         assert len(watch.events) + len(crashed) > noticed, f'harm {number} is not noticed'
     watch.events.clear()
     forget_peak()
-    before_mib = memory_mib('VmRSS')
-    assert len(b'x' * CHECKED_BYTES) and memory_mib('VmHWM') - before_mib >= 50
+    before_mib = memory_mib(os.getpid())
+    assert len(b'x' * CHECKED_BYTES) and memory_mib(os.getpid(), 'VmHWM') - before_mib >= 50
 
 
 def read_once(reader: Reader, data: bytes, watch: Watch, crashed: list[str]) -> str:

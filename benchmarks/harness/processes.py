@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import IO
+from typing import Any, IO
 
 from lerobot_serve.child_process import DEVNULL, Process, start, STDOUT, TimeoutExpired
 from lerobot_serve.entry_points import defer_signals, EXIT_TIMEOUT_S
@@ -21,15 +21,33 @@ from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 END_S, POLL_S = 10.0, 0.02
+LOCALHOST = '127.0.0.1'
+
+
+def free_ports(count: int) -> list[int]:
+    """Return TCP ports of this machine that nobody has at this moment."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((LOCALHOST, 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def free_endpoints(count: int) -> list[str]:
     """Return free TCP endpoints of this machine for Zenoh."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(('127.0.0.1', 0))
-        return [f'tcp/127.0.0.1:{each.getsockname()[1]}' for each in sockets]
+    return [f'tcp/{LOCALHOST}:{port}' for port in free_ports(count)]
+
+
+def spawn(command: list[str], log: IO[Any], **more: Any) -> subprocess.Popen:
+    """Start a command with its output in `log`, which ends with the thread that calls this."""
+    with defer_signals():
+        return subprocess.Popen(
+            end_with_parent(command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            **more,
+        )
 
 
 @contextlib.contextmanager
@@ -44,15 +62,7 @@ def child(
     in `folder`, here unless that is given.
     """
     with open(log, 'w') as output:
-        with defer_signals():
-            process = subprocess.Popen(
-                end_with_parent(command),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=folder,
-            )
+        process = spawn(command, output, env=environment, cwd=folder)
         try:
             yield process
         finally:
@@ -88,13 +98,28 @@ def node_command(
     executable: str, parameters: Mapping[str, object], name: str = '', namespace: str = ''
 ) -> list[str]:
     """Return the command of a node of this package."""
-    command = [str(executable_path(executable)), '--ros-args']
+    return [str(executable_path(executable)), *ros_arguments(parameters, name, namespace)]
+
+
+def ros_arguments(
+    parameters: Mapping[str, object], name: str = '', namespace: str = '', file: Path | None = None
+) -> list[str]:
+    """Return the arguments of a node; `parameters` take precedence over a file."""
+    words = ['--ros-args']
     for key, value in (('__node', name), ('__ns', namespace)):
-        command += ['-r', f'{key}:={value}'] if value else []
+        words += ['-r', f'{key}:={value}'] if value else []
+    words += ['--params-file', str(file)] if file else []
     for key, value in parameters.items():
         shown = str(value).lower() if isinstance(value, bool) else value
-        command += ['-p', f'{key}:={shown}']
-    return command
+        words += ['-p', f'{key}:={shown}']
+    return words
+
+
+def took_ms(act: Callable[[], object]) -> float:
+    """Return how long it took."""
+    begin_ns = time.perf_counter_ns()
+    act()
+    return (time.perf_counter_ns() - begin_ns) / 1e6
 
 
 def cpu_s(pid: int) -> float:
@@ -116,6 +141,14 @@ def page_faults(pid: int) -> int:
     except OSError:
         return 0
     return int(fields[7])
+
+
+def memory_mib(pid: int, name: str = 'VmRSS') -> float:
+    """Return the resident memory of a process, or VmHWM, its peak. Raises UserError."""
+    for line in Path(f'/proc/{pid}/status').read_text().splitlines():
+        if line.startswith(f'{name}:'):
+            return int(line.split()[1]) / 1024
+    raise UserError(f'process {pid} has no memory; it has ended')
 
 
 def module_command(name: str, *arguments: object) -> list[str]:
@@ -167,13 +200,7 @@ class NodeProcesses:
         Start one executable with its output in NAME.log. `parameters` take precedence over the
         file.
         """
-        arguments = ['--ros-args']
-        if namespace:
-            arguments += ['-r', f'__ns:={namespace}']
-        if params_file:
-            arguments += ['--params-file', str(params_file)]
-        for key, value in parameters.items():
-            arguments += ['-p', f'{key}:={value}']
+        arguments = ros_arguments(parameters, namespace=namespace, file=params_file)
         # closed in end(), after the process that writes to it
         log = open(  # noqa: SIM115
             self._folder / f'{name}.log', 'w'

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 import secrets
 import subprocess
 import time
@@ -12,10 +11,11 @@ import time
 import numpy as np
 
 from benchmarks.harness.client import open_when_ready, PolicyClient, ZenohPolicyClient
+from benchmarks.peers.comparison import RoundTripTime
+from benchmarks.peers.peer_process import JOINT_NAMES, JOINTS, JPEG_QUALITY
 from lerobot_serve.contract.cdr import Parts
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import observation as wire_observation
-from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
@@ -28,28 +28,8 @@ from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
 
 CLIENT_ID = 'bench'
-JOINTS, FPS, JPEG_QUALITY, IMAGE_THREADS = 6, 30.0, 90, 2
+FPS, IMAGE_THREADS = 30.0, 2
 STATE = np.zeros((1, JOINTS), np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class RoundTrip:
-    """The parts of one round trip [ms]; `total` runs from the frames to the decoded chunk."""
-
-    total: float
-    image_encode: float
-    message_build: float
-    server_queue_wait: float
-    server_processing: float
-    server_inference: float
-    hand_over: float
-    chunk_decode: float
-
-    @property
-    def network(self) -> float:
-        """All that is neither the image encoder nor a duration that the server reports."""
-        server = self.server_queue_wait + self.server_processing + self.server_inference
-        return self.total - self.image_encode - server
 
 
 class RequestSession:
@@ -91,7 +71,7 @@ class RequestSession:
         except ServerUnreachable as error:
             print(f'the session could not be closed: {error}')
 
-    def trip(self) -> RoundTrip | None:
+    def trip(self) -> RoundTripTime | None:
         """Ask once; None when no usable answer came in time. Raises UserError for a refusal."""
         begin_ns = time.perf_counter_ns()
         images = self._encoded()
@@ -110,9 +90,21 @@ class RequestSession:
         if chunk.header.seq != self._seq:
             return None
         self.request_bytes, self.reply_bytes = len(raw), len(arrived.raw)
-        return self._parts(
-            chunk, begin_ns, encoded_ns, built_ns, arrived.arrived_ns, taken_ns, end_ns
-        )
+        # the stages; the network is all that neither the image encoder nor the server takes
+        encode_ms, total_ms = (encoded_ns - begin_ns) / 1e6, (end_ns - begin_ns) / 1e6
+        stages_ms = {
+            'image_encode': encode_ms,
+            'message_build': (built_ns - encoded_ns) / 1e6,
+            'server_queue_wait': chunk.queue_wait_ms,
+            'server_processing': chunk.processing_ms,
+            'server_inference': chunk.inference_ms,
+            'hand_over': (taken_ns - arrived.arrived_ns) / 1e6,
+            'chunk_decode': (end_ns - taken_ns) / 1e6,
+        }
+        server_ms = chunk.queue_wait_ms + chunk.processing_ms + chunk.inference_ms
+        stages_ms['network'] = total_ms - encode_ms - server_ms
+        decode_ms = chunk.processing_ms if self._codec == Codec.JPEG else 0.0
+        return RoundTripTime(total_ms, encode_ms + decode_ms, stages_ms)
 
     def _encoded(self) -> tuple[Image, ...]:
         fitted = {name: downscale(frame, *self._fitted) for name, frame in self._frames.items()}
@@ -133,20 +125,6 @@ class RequestSession:
             Observation(header, self._ask.client_id, self.episode_id, STATE, images)
         )
 
-    @staticmethod
-    def _parts(chunk: Chunk, begin: int, encoded: int, built: int, *rest: int) -> RoundTrip:
-        arrived, taken, end = rest
-        return RoundTrip(
-            total=(end - begin) / 1e6,
-            image_encode=(encoded - begin) / 1e6,
-            message_build=(built - encoded) / 1e6,
-            server_queue_wait=chunk.queue_wait_ms,
-            server_processing=chunk.processing_ms,
-            server_inference=chunk.inference_ms,
-            hand_over=(taken - arrived) / 1e6,
-            chunk_decode=(end - taken) / 1e6,
-        )
-
 
 def session_request(
     reply_topic: str,
@@ -155,7 +133,6 @@ def session_request(
     client_id: str = CLIENT_ID,
 ) -> OpenSessionRequest:
     """Return what a null policy with these cameras accepts."""
-    names = tuple(f'joint_{i}.pos' for i in range(JOINTS))
     cameras = tuple(CameraSpec(name, *frame.shape) for name, frame in frames.items())
     return OpenSessionRequest(
         schema_version=SCHEMA_VERSION,
@@ -163,8 +140,8 @@ def session_request(
         instance=secrets.randbits(63),
         session_epoch=secrets.randbits(32),
         reply_topic=reply_topic,
-        state_names=names,
-        action_names=names,
+        state_names=JOINT_NAMES,
+        action_names=JOINT_NAMES,
         cameras=cameras,
         fps=FPS,
         codec=codec,

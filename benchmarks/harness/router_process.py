@@ -13,16 +13,21 @@ import numpy as np
 from rclpy.node import Node
 
 from benchmarks.harness.nodes import running
-from benchmarks.harness.request_session import JOINTS
+from benchmarks.harness.request_session import FPS
+from benchmarks.peers.peer_process import CHUNK_ROWS, JOINTS
 from lerobot_serve.arrays import Uint8Array
 
 ROUTER = '/policy_router'
-CHUNK_ROWS = 100
+
+
+def null_policy(cameras: str) -> dict[str, object]:
+    """Return the parameters of a server whose policy answers at once."""
+    path = f'joints={JOINTS},chunk={CHUNK_ROWS},cameras={cameras},fps={FPS:g}'
+    return {'policy_kind': 'null', 'policy_path': path}
+
+
 # a camera without a size: one server for all of them
-POLICY = {
-    'policy_kind': 'null',
-    'policy_path': f'joints={JOINTS},chunk={CHUNK_ROWS},cameras=front:0x0,fps=30',
-}
+POLICY = null_policy('front:0x0')
 
 
 def start_router(
@@ -33,24 +38,11 @@ def start_router(
     folder: Path,
 ) -> subprocess.Popen:
     """Start a router and a server for each of its slots. Raises UserError."""
-    start_servers(stack, client, slots, policy, folder)
+    for slot in slots:
+        parameters = policy | {'slot': slot}
+        server = running(client, 'policy_server', f'/server_{slot}', parameters, folder)
+        stack.enter_context(server)
     return start_router_alone(stack, client, slots, folder)
-
-
-def start_servers(
-    stack: contextlib.ExitStack,
-    client: Node,
-    slots: tuple[str, ...],
-    policy: dict[str, object],
-    folder: Path,
-) -> list[subprocess.Popen]:
-    """Start a server for each slot. Raises UserError."""
-    return [
-        stack.enter_context(
-            running(client, 'policy_server', f'/server_{slot}', policy | {'slot': slot}, folder)
-        )
-        for slot in slots
-    ]
 
 
 def start_router_alone(

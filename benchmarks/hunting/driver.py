@@ -16,11 +16,17 @@ from random import Random
 import time
 from typing import NamedTuple, Protocol
 
-from benchmarks.hunting.violation import Violation
-
 # one step in so many has something else happen before it
 STEPS_PER_EVENT = 6
 SHRINK_RUNS = 300
+
+
+class Violation(AssertionError):
+    """An invariant that does not hold; `rule` is its name, the text says what was seen."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f'{rule}: {text}')
+        self.rule = rule
 
 
 class Model(Protocol):
@@ -114,46 +120,6 @@ def play(
     return steps, None
 
 
-def run_campaign(
-    model_of: Callable[[int], Model],
-    rules: FuzzEvents,
-    *,
-    steps: int,
-    seed: int,
-    run_steps: int,
-    findings: int = 1,
-) -> CampaignResult:
-    """Drive models for so many steps in all, until there are so many findings."""
-    hunted, begin_s = CampaignResult(), time.perf_counter()
-    while hunted.steps < steps and len(hunted.findings) < findings:
-        own_seed, left = seed + hunted.runs, min(run_steps, steps - hunted.steps)
-        script = draw_script(own_seed, rules, left)
-        done, finding = play(model_of, rules, own_seed, script, left)
-        hunted.happened.update(line.rule for line in script if line.step < done)
-        hunted.runs, hunted.steps = hunted.runs + 1, hunted.steps + done
-        if finding:
-            hunted.findings.append(finding)
-    hunted.seconds = time.perf_counter() - begin_s
-    return hunted
-
-
-def shrink(model_of: Callable[[int], Model], rules: FuzzEvents, finding: Finding) -> Finding:
-    """Return the finding with lines of its script left out that it does not need."""
-    runs, size = 0, max(1, len(finding.script) // 2)
-    while size and runs < SHRINK_RUNS:
-        begin = 0
-        while begin < len(finding.script) and runs < SHRINK_RUNS:
-            script = finding.script[:begin] + finding.script[begin + size :]
-            runs += 1
-            _, other = play(model_of, rules, finding.seed, script, finding.step + 60)
-            if other and other.rule == finding.rule:
-                finding = other
-            else:
-                begin += size
-        size //= 2
-    return finding
-
-
 @dataclass(frozen=True, slots=True)
 class FuzzTarget:
     """What is hunted in: a model for each seed, what may happen to it, and how long a run is."""
@@ -163,16 +129,32 @@ class FuzzTarget:
     run_steps: int
 
     def hunt(self, steps: int, seed: int, *, findings: int = 1) -> CampaignResult:
-        """Drive models for so many steps in all, from this seed on."""
-        return run_campaign(
-            self.model_of,
-            self.rules,
-            steps=steps,
-            seed=seed,
-            run_steps=self.run_steps,
-            findings=findings,
-        )
+        """Drive models for so many steps in all, from this seed on, until so many findings."""
+        hunted, begin_s = CampaignResult(), time.perf_counter()
+        while hunted.steps < steps and len(hunted.findings) < findings:
+            own_seed, left = seed + hunted.runs, min(self.run_steps, steps - hunted.steps)
+            script = draw_script(own_seed, self.rules, left)
+            done, finding = play(self.model_of, self.rules, own_seed, script, left)
+            hunted.happened.update(line.rule for line in script if line.step < done)
+            hunted.runs, hunted.steps = hunted.runs + 1, hunted.steps + done
+            if finding:
+                hunted.findings.append(finding)
+        hunted.seconds = time.perf_counter() - begin_s
+        return hunted
 
     def shrink(self, finding: Finding) -> Finding:
         """Return the finding with a script that is no longer than it needs to be, about."""
-        return shrink(self.model_of, self.rules, finding)
+        runs, size = 0, max(1, len(finding.script) // 2)
+        while size and runs < SHRINK_RUNS:
+            begin = 0
+            while begin < len(finding.script) and runs < SHRINK_RUNS:
+                script = finding.script[:begin] + finding.script[begin + size :]
+                runs += 1
+                steps = finding.step + 60
+                _, other = play(self.model_of, self.rules, finding.seed, script, steps)
+                if other and other.rule == finding.rule:
+                    finding = other
+                else:
+                    begin += size
+            size //= 2
+        return finding

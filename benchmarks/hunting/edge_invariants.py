@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isfinite
 
-from benchmarks.hunting.violation import Violation
+from benchmarks.hunting.driver import Violation
 
 S = 1_000_000_000
 TINY = 1e-6

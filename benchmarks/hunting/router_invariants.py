@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from benchmarks.hunting.violation import Violation
+from benchmarks.hunting.driver import Violation
 
 S = 1_000_000_000
 Key = tuple[str, int, int]

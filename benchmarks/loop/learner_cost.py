@@ -9,9 +9,6 @@ server, and a learner whose training computes all the time, at the lowest priori
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-import contextlib
-from dataclasses import dataclass, field
 import importlib.util
 from itertools import pairwise
 import os
@@ -22,15 +19,13 @@ import time
 
 import numpy as np
 
-from benchmarks.harness.nodes import spinning_node
 from benchmarks.loop_fleet.fleet import children, loop_fleet, LoopFleet, PIXELS
+from benchmarks.loop_fleet.witness import Witness, witness
 from benchmarks.results.percentiles import pairwise_ratio
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.learner.rounds.states import Phase
-from lerobot_serve.ros import qos
 from lerobot_serve.tools.learning.program import NICE
-from lerobot_serve_interfaces.msg import ExecutedAction, LearnerState
 
 ABOUT = 'the control period of a robot while a learner trains beside it, and while it is stopped'
 ROUNDS_A_WINDOW, LEAST_WINDOWS, WINDOW_S = 20, 4, 10.0
@@ -46,23 +41,6 @@ PARAMETERS = {
     'trainer': 'builtin, one thread',
     'window_s': WINDOW_S,
 }
-
-
-@dataclass(slots=True)
-class ControlWitness:
-    """
-    The time of each control step of an edge [s], by its own clock, and the phase of the learner.
-    The executor thread deposits; the main thread reads.
-    """
-
-    steps_s: list[float] = field(default_factory=list)
-    phase: int = 0
-
-    def on_executed(self, message: ExecutedAction) -> None:
-        self.steps_s.append(message.stamp.sec + 1e-9 * message.stamp.nanosec)
-
-    def on_state(self, message: LearnerState) -> None:
-        self.phase = message.state
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
@@ -81,20 +59,9 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         return [compare(fleet, seen, windows)]
 
 
-@contextlib.contextmanager
-def witness() -> Iterator[ControlWitness]:
-    """Hear the control steps and the learner."""
-    seen = ControlWitness()
-    with spinning_node('bench_learner_cost') as node:
-        topic = '/robot_1/edge_controller/executed_action'
-        node.create_subscription(ExecutedAction, topic, seen.on_executed, qos.EXECUTED_ACTION)
-        node.create_subscription(LearnerState, '/learner/state', seen.on_state, qos.STATE)
-        yield seen
-
-
-def compare(fleet: LoopFleet, seen: ControlWitness, windows: int) -> Case:
+def compare(fleet: LoopFleet, seen: Witness, windows: int) -> Case:
     """Measure so many windows with and without a training, by turns. Raises UserError."""
-    if not fleet.wait(lambda: seen.phase == Phase.TRAINING.value, LIMIT_S):
+    if not fleet.wait(lambda: seen.learner == Phase.TRAINING.value, LIMIT_S):
         raise UserError(f'the learner does not train within {LIMIT_S:g} s; see {fleet.home}')
     # only the steps before it were hurried
     fleet.hurries = False
@@ -128,7 +95,7 @@ def training_of(fleet: LoopFleet) -> list[int]:
     return children(pid, every_thread=True) if pid else []
 
 
-def window(seen: ControlWitness) -> list[float]:
+def window(seen: Witness) -> list[float]:
     """Return the control periods of the next window [ms]."""
     begin = len(seen.steps_s)
     time.sleep(WINDOW_S)

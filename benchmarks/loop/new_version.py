@@ -8,53 +8,30 @@ changes one bit, so that each version passes its gate. Main thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-import contextlib
-from dataclasses import dataclass, field
 import importlib.util
 from pathlib import Path
 import shutil
 import time
 
-from benchmarks.harness.nodes import spinning_node
 from benchmarks.loop_fleet.fleet import GATE_RECORDINGS, loop_fleet, LoopFleet, PIXELS
+from benchmarks.loop_fleet.witness import Witness, witness
 from benchmarks.results.report import Case
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros import qos
 from lerobot_serve.tools.loop.journal import read_journal
-from lerobot_serve_interfaces.msg import ExecutedAction, PolicyVersion
 
 ABOUT = "from the end of a learner's round to the first episode with its version"
-ROUNDS_A_VERSION, LEAST_VERSIONS, ROBOTS = 50, 3, 1
+ROUNDS_A_VERSION, LEAST_VERSIONS = 50, 3
 EPISODES_A_ROUND = 35
 FIRST_LIMIT_S, LIMIT_S = 900.0, 600.0
 PARAMETERS = {
-    'robots': ROBOTS,
+    'robots': 1,
     'cameras': f'2 x {PIXELS}x{PIXELS} raw',
     'episodes_a_round': EPISODES_A_ROUND,
     'gate_recordings': GATE_RECORDINGS,
 }
 GATED, STARTED, EPISODE = 'round to gate record', 'gate record to start', 'start to episode'
 WHOLE = 'round to first episode'
-
-
-@dataclass(slots=True)
-class RoundWitness:
-    """
-    When each version was announced and first drove a robot, by its digest [s, monotonic]. The
-    executor thread deposits; the main thread reads.
-    """
-
-    announced: dict[str, float] = field(default_factory=dict)
-    drove: dict[str, float] = field(default_factory=dict)
-
-    def on_version(self, message: PolicyVersion) -> None:
-        self.announced.setdefault(digest_of(message.id), time.monotonic())
-
-    def on_executed(self, message: ExecutedAction) -> None:
-        if message.policy:
-            self.drove.setdefault(digest_of(message.policy), time.monotonic())
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
@@ -65,26 +42,12 @@ def measure(rounds: int, folder: Path) -> list[Case]:
     shutil.rmtree(home, ignore_errors=True)
     with (
         witness() as seen,
-        loop_fleet(
-            home, robots=ROBOTS, episodes_per_round=EPISODES_A_ROUND, filters=('success',)
-        ) as fleet,
+        loop_fleet(home, episodes_per_round=EPISODES_A_ROUND, filters=('success',)) as fleet,
     ):
         return [follow(fleet, seen, max(LEAST_VERSIONS, rounds // ROUNDS_A_VERSION))]
 
 
-@contextlib.contextmanager
-def witness() -> Iterator[RoundWitness]:
-    """Hear versions and commands."""
-    seen = RoundWitness()
-    with spinning_node('bench_new_version') as node:
-        node.create_subscription(PolicyVersion, '/policy_versions', seen.on_version, qos.VERSIONS)
-        for number in range(1, ROBOTS + 1):
-            topic = f'/robot_{number}/edge_controller/executed_action'
-            node.create_subscription(ExecutedAction, topic, seen.on_executed, qos.EXECUTED_ACTION)
-        yield seen
-
-
-def follow(fleet: LoopFleet, seen: RoundWitness, count: int) -> Case:
+def follow(fleet: LoopFleet, seen: Witness, count: int) -> Case:
     """Follow so many versions from their round to their first episode. Raises UserError."""
     steps: dict[str, dict[str, float]] = {}
 
@@ -116,7 +79,7 @@ def note_events(fleet: LoopFleet, steps: dict[str, dict[str, float]]) -> None:
         steps.setdefault(digest_of(entry.version), {}).setdefault(entry.event, time.monotonic())
 
 
-def followed(seen: RoundWitness, steps: dict[str, dict[str, float]]) -> list[str]:
+def followed(seen: Witness, steps: dict[str, dict[str, float]]) -> list[str]:
     """Return the versions that came from their round to a robot, in the order of their rounds."""
     return [
         digest

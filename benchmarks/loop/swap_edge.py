@@ -8,7 +8,6 @@ demo's policies, whose chunks last a second. Main thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import contextlib
 import importlib.util
 from itertools import pairwise
@@ -17,7 +16,7 @@ from pathlib import Path
 from benchmarks.failover import CommandRecorder, FailoverSetup, robot, witnessed_stage
 from benchmarks.harness.fleet_stage import FleetStage, server
 from benchmarks.harness.nodes import wait_until_active
-from benchmarks.results.outage import RecordedCommand
+from benchmarks.results.outage import longest_ms, RecordedCommand
 from benchmarks.results.report import Case
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.demo import steady_time
@@ -95,21 +94,9 @@ def longest_gap_ms(stage: FleetStage, commands: list[RecordedCommand], policy: s
     stage.wait(
         lambda: commands and commands[-1].at_s >= begin_s + WINDOW_S, LIMIT_S, 'a window passes'
     )
-    return 1e3 * longest_gap_s(list(commands), begin_s, begin_s + WINDOW_S)
-
-
-def longest_gap_s(commands: Sequence[RecordedCommand], begin_s: float, end_s: float) -> float:
-    """Return the longest time between two commands of one episode within a window."""
-    return max(
-        (
-            after.at_s - before.at_s
-            for before, after in pairwise(commands)
-            if before.episode_id == after.episode_id
-            and before.at_s >= begin_s
-            and after.at_s <= end_s
-        ),
-        default=0.0,
-    )
+    within = (each for each in commands if begin_s <= each.at_s <= begin_s + WINDOW_S)
+    pairs = [pair for pair in pairwise(within) if pair[0].episode_id == pair[1].episode_id]
+    return longest_ms(pairs)
 
 
 def swap(stage: FleetStage, policy: str) -> None:
@@ -119,9 +106,9 @@ def swap(stage: FleetStage, policy: str) -> None:
     if not accepted:
         raise UserError(f'{node} {text}')
     stage.wait(
-        lambda: stage.client.server(node).status.swap is not ServerStatus.Swap.LOADING,
+        lambda: stage.client.server(node).swap is not ServerStatus.Swap.LOADING,
         LIMIT_S,
         'the swap ends',
     )
-    if (found := stage.client.server(node).status).swap is not ServerStatus.Swap.DONE:
+    if (found := stage.client.server(node)).swap is not ServerStatus.Swap.DONE:
         raise UserError(f'{node}: {found.swap_text}')

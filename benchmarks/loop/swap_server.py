@@ -23,7 +23,7 @@ from rclpy.node import Node
 from benchmarks.harness.client import PolicyClient, SERVER
 from benchmarks.harness.nodes import running, spinning
 from benchmarks.harness.request_session import RequestSession
-from benchmarks.policies import random_lerobot, small_act
+from benchmarks.policies import small_act
 from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
@@ -97,7 +97,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         names = ('one', 'two')
         for seed, name in enumerate(names):
-            build_act(root / name, seed)
+            small_act.build(root / name, settings=SETTINGS, seed=seed)
         build = partial(PolicyClient, answer_s=ANSWER_S, lifespan_s=ANSWER_S)
         client = stack.enter_context(spinning(build))
         watch = SwapWatch(client)
@@ -108,17 +108,6 @@ def measure(rounds: int, folder: Path) -> list[Case]:
         stack.callback(session.close)
         session.open(server)
         return [measure_swaps(session, watch, [names[(i + 1) % 2] for i in range(swaps)])]
-
-
-def build_act(folder: Path, seed: int) -> None:
-    random_lerobot.build_policy(
-        'act',
-        folder,
-        images=dict.fromkeys(small_act.CAMERAS, (PIXELS, PIXELS)),
-        joints=len(small_act.JOINTS),
-        settings=SETTINGS,
-        seed=seed,
-    )
 
 
 def measure_swaps(session: RequestSession, watch: SwapWatch, folders: list[str]) -> Case:
@@ -133,7 +122,7 @@ def measure_swaps(session: RequestSession, watch: SwapWatch, folders: list[str])
         if found is None:
             lost += 1
         else:
-            trips[phase].append(found.total)
+            trips[phase].append(found.total_ms)
 
     repeat(TRIPS_AFTER, lambda: session.trip())
     for folder in folders:

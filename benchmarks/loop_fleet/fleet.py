@@ -59,23 +59,9 @@ class LoopFleet:
     ) -> None:
         self._process, self.home, self._log = process, home, log
         self.hurries = hurries
+        self.traces, self.bags, self.store = home / 'traces', home / 'bags', home / 'versions'
+        self.journal = home / 'ros' / 'lerobot_serve' / 'loop'
         self._followed = 0
-
-    @property
-    def traces(self) -> Path:
-        return self.home / 'traces'
-
-    @property
-    def bags(self) -> Path:
-        return self.home / 'bags'
-
-    @property
-    def store(self) -> Path:
-        return self.home / 'versions'
-
-    @property
-    def journal(self) -> Path:
-        return self.home / 'ros' / 'lerobot_serve' / 'loop'
 
     @property
     def log(self) -> str:
@@ -133,7 +119,6 @@ class LoopFleet:
 def loop_fleet(
     home: Path,
     *,
-    robots: int = 1,
     episodes_per_round: int = CORRECTED_A_ROUND,
     filters: Sequence[str] = ('success', 'intervention'),
     trainer: dict[str, object] | None = None,
@@ -144,7 +129,7 @@ def loop_fleet(
     `hurries` is whether a wait hurries its steps.
     """
     home.mkdir(parents=True)
-    file = write_fleet(home, robots, episodes_per_round, filters, trainer)
+    file = write_fleet(home, episodes_per_round, filters, trainer)
     command = [str(executable_path('lerobot-serve')), 'loop', 'up', str(file)]
     environment = {**os.environ, 'ROS_HOME': str(home / 'ros'), 'OMP_NUM_THREADS': '1'}
     with child(command, home / 'up.log', environment) as process:
@@ -153,7 +138,6 @@ def loop_fleet(
 
 def write_fleet(
     home: Path,
-    robots: int,
     episodes_per_round: int,
     filters: Sequence[str],
     trainer: dict[str, object] | None,
@@ -174,7 +158,7 @@ def write_fleet(
             'trace_folder': str(home / 'traces'),
             'canary': CANARY,
         },
-        'robots': {f'robot_{number}': robot(home) for number in range(1, robots + 1)},
+        'robots': {'robot_1': robot(home)},
         'record': {'folder': str(home / 'bags'), 'strategy': 'episodic', 'outcome_wait': 0.5},
         'learner': {
             'store': str(home / 'versions'),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 import re
 
-# LearnerState.state and CanaryState.state
-WAITING, CONVERTING, TRAINING, PUBLISHING = 1, 2, 3, 4
-TRIAL_WAITS, RUNNING, UNDECIDED, PROMOTED = 1, 2, 3, 5
+from lerobot_serve.contract.records import CanaryState, LearnerState
+
+Learner, Canary = LearnerState.State, CanaryState.State
 # what the conductor prints before it runs a verb, and after it
 STEP = re.compile(r'loop: (gate|start|finish) \S+@\S+: lerobot-serve ')
 RESULT = re.compile(
@@ -44,6 +44,16 @@ LONGEST_S: dict[LoopStage, float] = {
     LoopStage.WATCH: 2.0,
     LoopStage.FINISHING: 4.0,
 }
+LEARNER_STAGES: dict[int, LoopStage] = {
+    Learner.CONVERTING: LoopStage.CONVERTING,
+    Learner.TRAINING: LoopStage.TRAINING,
+    Learner.PUBLISHING: LoopStage.PUBLISHING,
+}
+CANARY_STAGES: dict[int, LoopStage] = {
+    Canary.RUNNING: LoopStage.TRIAL,
+    Canary.UNDECIDED: LoopStage.TRIAL,
+    Canary.PROMOTED: LoopStage.WATCH,
+}
 VERBS = {
     'gate': LoopStage.GATING,
     'start': LoopStage.STARTING,
@@ -62,22 +72,10 @@ class Seen:
 
 def stages_of(seen: Seen) -> set[LoopStage]:
     """Return the stages that go on: a learner trains while the version before it is on trial."""
-    found = set()
-    if seen.learner == CONVERTING:
-        found.add(LoopStage.CONVERTING)
-    elif seen.learner == TRAINING:
-        found.add(LoopStage.TRAINING)
-    elif seen.learner == PUBLISHING:
-        found.add(LoopStage.PUBLISHING)
-    if seen.verb:
-        found.add(VERBS[seen.verb])
-    elif seen.canary in (RUNNING, UNDECIDED):
-        found.add(LoopStage.TRIAL)
-    elif seen.canary == PROMOTED:
-        found.add(LoopStage.WATCH)
-    if not found and seen.learner == WAITING and seen.canary != TRIAL_WAITS:
-        found.add(LoopStage.GATHERING)
-    return found
+    of_rollout = VERBS[seen.verb] if seen.verb else CANARY_STAGES.get(seen.canary)
+    found = {stage for stage in (LEARNER_STAGES.get(seen.learner), of_rollout) if stage}
+    is_gathering = seen.learner == Learner.WAITING and seen.canary != Canary.WAITING
+    return found or ({LoopStage.GATHERING} if is_gathering else set())
 
 
 class VerbFollower:

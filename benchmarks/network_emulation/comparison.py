@@ -1,22 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the turns over a link say of this package and its peers. Plain; any thread."""
+"""
+The ways in which a robot of this package sends its pictures over a link, and what the turns say of
+them and of its peers. Plain; any thread.
+"""
 
 from __future__ import annotations
 
-from benchmarks.network_emulation.encodings import (
-    DEFAULT,
-    ENCODINGS,
-    ZENOH,
-    ZENOH_DOWNSCALED,
-    ZENOH_RAW,
-    ZENOH_WAN,
-)
 from benchmarks.network_emulation.rounds import ContenderResults
 from benchmarks.peers.comparison import LEROBOT, OPENPI
+from benchmarks.peers.peer_process import Way
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
+from lerobot_serve.contract.schema import Codec
 from lerobot_serve.telemetry.percentiles import summarize
 
+# after which a trip is lost, with everybody
+ANSWER_S = 20.0
+DEFAULT, ZENOH, ZENOH_RAW = 'JPEG 90', 'Zenoh JPEG 90', 'Zenoh raw'
+ZENOH_WAN, ZENOH_DOWNSCALED = 'Zenoh JPEG 80', 'Zenoh JPEG 80, downscaled'
+ENCODINGS = {
+    DEFAULT: Way(codec=Codec.JPEG),
+    'JPEG 60': Way(codec=Codec.JPEG, quality=60),
+    'JPEG 90, downscaled': Way(codec=Codec.JPEG, height=224, width=224),
+    'raw': Way(),
+    ZENOH: Way(codec=Codec.JPEG, over_zenoh=True),
+    # the quality of the network profile wan
+    ZENOH_WAN: Way(codec=Codec.JPEG, quality=80, over_zenoh=True),
+    ZENOH_DOWNSCALED: Way(codec=Codec.JPEG, quality=80, height=224, width=224, over_zenoh=True),
+    ZENOH_RAW: Way(over_zenoh=True),
+}
 # an answer to older pictures is not played, in profile wifi of the edge
 TOO_OLD_MS = 3000.0
 # a robot with 0.3 s of actions left continues

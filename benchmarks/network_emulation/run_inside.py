@@ -4,9 +4,9 @@ Becomes a command on one side of a link, as on a machine of its own.
 
     python -m benchmarks.network_emulation.run_inside RELAY NETWORK MOUNTS COMMAND ...
 
-RELAY is the process id of the relay, NETWORK and MOUNTS the files by which the namespaces of a
-side are joined. All commands of a side see its network and its /dev/shm, and nothing of the other
-side.
+RELAY is the process id of the relay, or of a switch of tests; NETWORK and MOUNTS are the files by
+which the namespaces of a side are joined. All commands of a side see its network and its /dev/shm,
+and nothing of the other side.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 import sys
 
 from benchmarks.network_emulation import namespaces
+from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 
 def main() -> int:
@@ -31,7 +32,9 @@ def main() -> int:
         return 1
     # joining mounts leads to /
     os.chdir(folder)
-    return os.execvp(command[0], command)
+    # here again: joining a user namespace clears it
+    words = end_with_parent(command)
+    return os.execvp(words[0], words)
 
 
 if __name__ == '__main__':

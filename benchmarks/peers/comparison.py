@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 import math
+import time
+from typing import TypeVar
 
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
@@ -35,6 +37,7 @@ class RoundTripTime:
     stages_ms: Mapping[str, float] = field(default_factory=dict)
 
 
+TripT = TypeVar('TripT')
 # name of a way -> its trips in order, None for a lost one
 Results = dict[str, list[RoundTripTime | None]]
 Series = dict[str, list[float]]
@@ -86,6 +89,21 @@ def cases(name: str, facts: dict[str, object], results: Mapping[int, Results]) -
         found.append(describe(at_rest, facts, of_pause))
         found += [stages(f'{at_rest}, stages of {way}', of_pause[way]) for way in ECHOES]
     return [*found, shares_of_openpi(name, results)]
+
+
+def alternate(
+    ways: Mapping[str, Callable[[], TripT]], rounds: int, pauses_ms: Sequence[int] = (0,)
+) -> dict[int, dict[str, list[TripT]]]:
+    """Make the rounds, after each pause one trip on each way. Raises what a way raises."""
+    results: dict[int, dict[str, list[TripT]]] = {
+        pause: {name: [] for name in ways} for pause in pauses_ms
+    }
+    for _ in range(rounds):
+        for pause_ms, of_pause in results.items():
+            for name, way in ways.items():
+                time.sleep(pause_ms / 1000)
+                of_pause[name].append(way())
+    return results
 
 
 def rest_name(pause_ms: int) -> str:

@@ -28,6 +28,7 @@ from benchmarks.peers.peer_process import (
     Frames,
     frames,
     ImageSet,
+    JOINT_NAMES,
     JOINTS,
     LOST,
     Orders,
@@ -43,7 +44,6 @@ FPS, ANSWER_S, STEPS_APART = 30, 20.0, 1_000_000
 ANOTHERS, LATE = 'chunk of another robot', 'chunk of a lost request'
 # of which a client may declare its pictures
 DECLARED_SIZES = (ImageSet(1, 240, 256), ImageSet(2, 224, 224), ImageSet(2, 480, 640))
-JOINT_NAMES = tuple(f'joint_{i}.pos' for i in range(JOINTS))
 
 
 class NullPolicy:
@@ -185,14 +185,12 @@ def load_lerobot() -> None:
 
 
 if __name__ == '__main__':
-    sizes = {role_of(size): single_robot(partial(connect, size=size)) for size in DECLARED_SIZES}
-    # of two clients at once, which number their observations differently
-    pairs = {
+    # clients that ask at once number their observations differently
+    clients = {
         role_of(size, number): single_robot(
-            partial(connect, number=number, answer_s=LOST_AFTER_S, size=size)
+            partial(connect, number=number, answer_s=answer_s, size=size)
         )
         for size in (None, *DECLARED_SIZES)
-        for number in (1, 2)
+        for number, answer_s in enumerate((ANSWER_S, LOST_AFTER_S, LOST_AFTER_S))
     }
-    roles = {'client': single_robot(connect), 'robots': robots, **sizes, **pairs}
-    raise SystemExit(run(PACKAGES, serve, roles))
+    raise SystemExit(run(PACKAGES, serve, {'robots': robots, **clients}))

@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.peers.peer_process import (
     Address,
+    CAMERA_PREFIX,
     CHUNK_ROWS,
     Frames,
     JOINTS,
@@ -157,7 +158,7 @@ def connect(address: Address) -> Trip:
 
 def observation(request_id: str, pictures: Frames) -> dict[str, Any]:
     """Return what a robot sends."""
-    named = {f'observation.images.{name}': frame for name, frame in pictures.items()}
+    named = {CAMERA_PREFIX + name: frame for name, frame in pictures.items()}
     return {
         'observation_id': request_id,
         'capture_time': time.monotonic(),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Many robots of a peer in one process, each with one request in flight: at a rate, each at a point
-of the period of its own, as `bench.swarm` paces this package's robots.
+of the period of its own, as a `LoadGenerator` paces this package's robots.
 
 All robots live in an asyncio loop, which is a thread; one that can only block is given another.
 """

@@ -13,12 +13,11 @@ import subprocess
 import tempfile
 import time
 
-from benchmarks.harness.processes import child, module_command
+from benchmarks.harness.processes import child, free_ports, LOCALHOST, module_command
 from benchmarks.peers.peer_process import Address, ImageSet, READY_S, write_line
 from benchmarks.peers.pinned_packages import install, PeerUnavailable
 from benchmarks.results.report import Case
 
-LOCALHOST = '127.0.0.1'
 ANSWER_S, POLL_S = 30.0, 0.5
 
 
@@ -97,7 +96,7 @@ def running_peer(
     server's address; the prefixes stand before the two commands, for example
     ('ip', 'netns', 'exec', 'far'), and become the process that they run. Raises PeerUnavailable.
     """
-    address, log = Address(host, free_port()), folder / f'{peer}_server.log'
+    address, log = free_address(host), folder / f'{peer}_server.log'
     command = peer_command(peer, packages, 'server', host, address.port)
     with (
         child([*server_prefix, *command], log, environment_of(packages)) as server,
@@ -187,7 +186,6 @@ def accept_client(
     )
 
 
-def free_port() -> int:
-    """Return a port that nobody has at this moment."""
-    with socket.create_server((LOCALHOST, 0)) as free:
-        return free.getsockname()[1]
+def free_address(host: str = LOCALHOST) -> Address:
+    """Return an address that nobody has at this moment."""
+    return Address(host, *free_ports(1))

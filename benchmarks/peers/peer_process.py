@@ -22,9 +22,15 @@ import numpy as np
 
 from benchmarks.harness import machine
 from benchmarks.harness.camera_images import camera_images
+from lerobot_serve.contract.schema import Codec
 
+JPEG_QUALITY = 90
 CAMERAS = ('front', 'wrist', 'side')
 CHUNK_ROWS, JOINTS = 100, 6
+JOINT_NAMES = tuple(f'joint_{number}.pos' for number in range(JOINTS))
+CAMERA_PREFIX = 'observation.images.'
+# of benchmarks with the null policy
+NULL_POLICY = {'state': JOINTS, 'chunk': f'{CHUNK_ROWS}x{JOINTS}', 'policy': 'null'}
 READY_S, POLL_S = 120.0, 0.1
 LOST = 'lost'
 # name -> picture
@@ -61,12 +67,38 @@ class ImageSet:
         return self.cameras * self.height * self.width * 3
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """
+    How this package is asked: the node, how pictures are sent, over which link, ROS 2 or Zenoh,
+    and whether on the local path, on which routers ask their server. `height` and `width` are the
+    policy's, 0 to leave pictures as large.
+    """
+
+    server: str = ''
+    codec: Codec = Codec.RAW
+    over_zenoh: bool = False
+    uses_local: bool = False
+    quality: int = JPEG_QUALITY
+    height: int = 0
+    width: int = 0
+
+    def suits(self, size: ImageSet) -> bool:
+        """Return whether it is another way than the others where pictures are of this size."""
+        return not self.height or (self.height < size.height and self.width < size.width)
+
+
 @cache
 def frames(size: ImageSet) -> Frames:
     """Return one picture for each camera, by its short name; the same in every process."""
     front, wrist = camera_images(size.height, size.width).values()
     side = np.ascontiguousarray(front[:, ::-1])
     return dict(zip(CAMERAS, (front, wrist, side)[: size.cameras], strict=False))
+
+
+def policy_frames(size: ImageSet) -> Frames:
+    """Return the pictures by the names that a policy has for them."""
+    return {CAMERA_PREFIX + name: frame for name, frame in frames(size).items()}
 
 
 # makes one trip with these pictures: its time [ms], or why there was no usable chunk

@@ -4,36 +4,23 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 import subprocess
 
-from benchmarks.harness.client import PolicyClient, SERVER, ZenohPolicyClient
+from benchmarks.harness.client import ANSWER_TIMEOUT_S, PolicyClient, SERVER, ZenohPolicyClient
 from benchmarks.harness.nodes import running
 from benchmarks.harness.processes import free_endpoints
-from benchmarks.harness.request_session import FPS, IMAGE_THREADS, RequestSession
-from benchmarks.harness.router_process import ROUTER, start_router_alone
+from benchmarks.harness.request_session import IMAGE_THREADS, RequestSession
+from benchmarks.harness.router_process import null_policy, ROUTER, start_router_alone
 from benchmarks.peers import comparison
 from benchmarks.peers.comparison import RoundTripTime
-from benchmarks.peers.peer_process import CHUNK_ROWS, frames, ImageSet, JOINTS
+from benchmarks.peers.peer_process import frames, ImageSet, policy_frames, Way
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
 ZENOH_ROUTER = f'{ROUTER}_zenoh'
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """
-    The node that is asked, how pictures are sent, over which link, ROS 2 or Zenoh, and whether on
-    the local path. Routers ask their server on it.
-    """
-
-    server: str
-    codec: Codec = Codec.RAW
-    over_zenoh: bool = False
-    uses_local: bool = False
 
 
 # another link is a line here, and a node that offers it one in `start_nodes`
@@ -56,7 +43,7 @@ RosClients = dict[str, PolicyClient]
 class Node:
     """A server or router that runs, and where it listens for Zenoh."""
 
-    process: subprocess.Popen
+    process: subprocess.Popen | None
     endpoint: str = ''
 
 
@@ -66,18 +53,12 @@ class PackageRoundTrip:
 
     client: PolicyClient | ZenohPolicyClient
     path: RequestSession
-    codec: Codec
     process: subprocess.Popen
 
     def __call__(self) -> RoundTripTime | None:
         """Make one trip. Raises UserError."""
         self.client.chunks.clear()
-        trip = self.path.trip()
-        if trip is None:
-            return None
-        decode_ms = trip.server_processing if self.codec == Codec.JPEG else 0.0
-        stages_ms = {**asdict(trip), 'network': trip.network}
-        return RoundTripTime(stages_ms.pop('total'), trip.image_encode + decode_ms, stages_ms)
+        return self.path.trip()
 
 
 def ros_clients(runtime: NodeRuntime) -> RosClients:
@@ -112,20 +93,27 @@ def open_way(
     node: Node,
     size: ImageSet,
     ros_client: PolicyClient | None = None,
+    answer_s: float = ANSWER_TIMEOUT_S,
 ) -> PackageRoundTrip:
     """Open a session, over ROS 2 with the client that is given. Raises UserError and Refused."""
     client: PolicyClient | ZenohPolicyClient
     if ros_client:
         client = ros_client
     else:
-        client = ZenohPolicyClient(node.endpoint, client_id, way.server)
+        client = ZenohPolicyClient(node.endpoint, client_id, way.server, answer_s)
         stack.callback(client.close)
-    named = {f'observation.images.{name}': frame for name, frame in frames(size).items()}
-    path = RequestSession(client, named, way.codec, client_id)
+    path = RequestSession(
+        client,
+        policy_frames(size),
+        way.codec,
+        client_id,
+        quality=way.quality,
+        fitted=(way.height, way.width),
+    )
     path.open(node.process)
     stack.callback(path.close)
     client.wait_until_matched()
-    return PackageRoundTrip(client, path, way.codec, node.process)
+    return PackageRoundTrip(client, path, node.process)
 
 
 def start_nodes(
@@ -164,8 +152,4 @@ def listen(endpoint: str) -> dict[str, object]:
 def policy_parameters(size: ImageSet) -> dict[str, object]:
     """Return the parameters of a server whose policy answers at once."""
     cameras = '+'.join(f'{name}:{size.height}x{size.width}' for name in frames(size))
-    return {
-        'policy_kind': 'null',
-        'policy_path': f'joints={JOINTS},chunk={CHUNK_ROWS},cameras={cameras},fps={FPS:g}',
-        'image_threads': IMAGE_THREADS,
-    }
+    return null_policy(cameras) | {'image_threads': IMAGE_THREADS}

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.peers.peer_process import JOINT_NAMES as JOINTS
 from benchmarks.policies import random_lerobot
 
-JOINTS = tuple(f'joint_{i}.pos' for i in range(6))
 CAMERAS = ('observation.images.front',)
 PIXELS = 96
+IMAGES = dict.fromkeys(CAMERAS, (PIXELS, PIXELS))
 CHUNK_ROWS = 50
 FPS = 30.0
 SETTINGS = {
@@ -26,11 +28,15 @@ SETTINGS = {
 }
 
 
-def build(folder: Path) -> Path:
-    """Write the policy to `folder` and return it. Raises PolicyError without LeRobot."""
-    images = dict.fromkeys(CAMERAS, (PIXELS, PIXELS))
+def build(
+    folder: Path,
+    images: Mapping[str, tuple[int, int]] = IMAGES,
+    settings: Mapping[str, object] = SETTINGS,
+    seed: int = 0,
+) -> Path:
+    """Write an ACT to `folder` and return it. Raises PolicyError without LeRobot."""
     return random_lerobot.build_policy(
-        'act', folder, images=images, joints=len(JOINTS), settings=SETTINGS
+        'act', folder, images=images, joints=len(JOINTS), settings=settings, seed=seed
     )
 
 

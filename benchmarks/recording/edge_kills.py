@@ -10,8 +10,6 @@ The simulated arm tries for short attempts, so episodes end by themselves, too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-import contextlib
 from dataclasses import dataclass, field
 import json
 from pathlib import Path
@@ -20,14 +18,18 @@ import shutil
 import subprocess
 import time
 
-from benchmarks.control_loop.edge_process import command
+from benchmarks.control_loop.edge_process import command, server_and_arm
 from benchmarks.harness.nodes import spinning_node
 from benchmarks.harness.processes import child
-from benchmarks.recording.kills import command as recorder_command
-from benchmarks.recording.kills import folders_of, steps_of, wait_for
+from benchmarks.recording.kills import (
+    folders_of,
+    record_command,
+    SHORT_WAIT,
+    steps_of,
+    wait_for,
+)
 from benchmarks.results.report import Case
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.dataset.checking import check_dataset
 from lerobot_serve.tools.dataset.records import Existing
 from lerobot_serve_interfaces.msg import ExecutedAction
@@ -40,6 +42,12 @@ GRACE_S = 1.0
 INPUT_TOPICS = ('joint_states', 'camera/front/image_raw', 'camera/wrist/image_raw')
 ROBOT = '/bench_edge_kill'
 EDGE = f'{ROBOT}/edge_controller'
+ARM = {
+    'image_height': SIDE,
+    'image_width': SIDE,
+    'edge_controller': EDGE,
+    'attempt_timeout_s': ATTEMPT_S,
+}
 PARAMETERS = {'strategy': 'episodic', 'cameras': f'2 x {SIDE}x{SIDE} raw', 'rate_hz': 30}
 
 
@@ -73,7 +81,15 @@ def kill_often(folder: Path, kills: int, draw: random.Random) -> Case:
     """Kill the edge so often beside a recorder; convert what it wrote, and judge."""
     bags, heard, durations_s = folder / 'edge_kills', HeardSteps(), []
     shutil.rmtree(bags, ignore_errors=True)
-    with listening(heard), fleet(folder), recorder(bags, folder) as recorder_log:
+    recorder_log = folder / 'edge_kills_recorder.log'
+    with (
+        spinning_node('bench_edge_kills') as node,
+        server_and_arm(ROBOT, folder, {'session_grace_s': GRACE_S}, **ARM),
+        child(record_command(bags, *SHORT_WAIT), recorder_log),
+    ):
+        node.create_subscription(
+            ExecutedAction, f'{EDGE}/executed_action', heard.add, qos.EXECUTED_ACTION
+        )
         let_inputs_be_found(recorder_log, folder)
         heard.clear()
         for _ in range(kills):
@@ -85,45 +101,6 @@ def kill_often(folder: Path, kills: int, draw: random.Random) -> Case:
     words = ['lerobot-serve', 'dataset', *map(str, folders_of(bags)), str(out)]
     subprocess.run([*words, '--vcodec', 'png', '--check'], check=True, capture_output=True)
     return judge(bags, out, heard, durations_s)
-
-
-@contextlib.contextmanager
-def listening(heard: HeardSteps) -> Iterator[None]:
-    """Hear the control steps of the edge."""
-    with spinning_node('bench_edge_kills') as node:
-        node.create_subscription(
-            ExecutedAction, f'{EDGE}/executed_action', heard.add, qos.EXECUTED_ACTION
-        )
-        yield
-
-
-@contextlib.contextmanager
-def fleet(folder: Path) -> Iterator[None]:
-    """Run a policy server and an arm, which stay."""
-    policy = command(
-        'policy_server',
-        '',
-        policy_path=shared_file('config/policies/reach'),
-        session_grace_s=GRACE_S,
-    )
-    arm = command(
-        'sim_robot',
-        ROBOT,
-        image_height=SIDE,
-        image_width=SIDE,
-        edge_controller=EDGE,
-        attempt_timeout_s=ATTEMPT_S,
-    )
-    with child(policy, folder / 'edge_kills_server.log'), child(arm, folder / 'arm.log'):
-        yield
-
-
-@contextlib.contextmanager
-def recorder(bags: Path, folder: Path) -> Iterator[Path]:
-    """Record each episode into a bag, until the block ends; give the log."""
-    log = folder / 'edge_kills_recorder.log'
-    with child(recorder_command(bags), log):
-        yield log
 
 
 def let_inputs_be_found(recorder_log: Path, folder: Path) -> None:

@@ -36,6 +36,8 @@ ABOUT = 'a recorder is killed at random instants'
 KILLS, RATE_HZ, LOST_S, START_LIMIT_S = 100, 30.0, 1.0, 30.0
 PARAMETERS = {'strategy': 'episodic', 'rate_hz': RATE_HZ, 'may_be_lost_s': LOST_S}
 ROBOT = '/bench_kill'
+# an episode without an outcome ends its bag soon
+SHORT_WAIT = ('--outcome-wait', '0.5')
 KeyT = TypeVar('KeyT', bound=Hashable)
 
 
@@ -123,13 +125,13 @@ def kill_often(folder: Path, kills: int, draw: random.Random) -> Case:
                 spans.append(record_and_kill(root, folder / f'kill_{number}.log', robot, draw))
         finally:
             robot.stop()
-    with child(command(root), folder / 'kill_last.log'):
+    with child(record_command(root, *SHORT_WAIT), folder / 'kill_last.log'):
         wait_for(lambda: not list(root.glob('*.recording')), 'cut bags are completed')
     return judge(root, robot, spans)
 
 
-def command(root: Path) -> list[str]:
-    words = ['--strategy', 'episodic', '--outcome-wait', '0.5']
+def record_command(root: Path, *words: str) -> list[str]:
+    words = ('--strategy', 'episodic', *words)
     return [str(executable_path('lerobot-serve')), 'record', str(root), *words]
 
 
@@ -138,7 +140,7 @@ def record_and_kill(
 ) -> tuple[int, float]:
     """Record a while; return how many steps were sent before, and when it was killed."""
     begin = len(robot.sent)
-    with child(command(root), log) as process:
+    with child(record_command(root, *SHORT_WAIT), log) as process:
         wait_for(lambda: '/executed_action ' in log.read_text(), 'the recorder hears the robot')
         time.sleep(draw.uniform(0.0, 2.0))
         process.kill()

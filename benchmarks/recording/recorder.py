@@ -11,36 +11,32 @@ from contextlib import nullcontext
 from itertools import cycle, islice
 from pathlib import Path
 import shutil
-import struct
 import time
 
-import numpy as np
+from rclpy.serialization import serialize_message
 
-from benchmarks.control_loop.edge_process import command, wait_until_streaming
+from benchmarks.control_loop.edge_process import HEIGHT, ROBOT, streaming_edge, WIDTH
 from benchmarks.harness.camera_images import camera_images
 from benchmarks.harness.nodes import spinning_node
 from benchmarks.harness.processes import child, cpu_s
+from benchmarks.recording.example_bag import image
+from benchmarks.recording.kills import record_command
 from benchmarks.results.report import Case
-from lerobot_serve.contract.cdr import CdrWriter
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.telemetry.percentiles import summarize
 from lerobot_serve.tools.bags.images import COMPRESSED_TYPE
 from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.processes.node_processes import executable_path
 from lerobot_serve.tools.recorder.frames import compressed
 from lerobot_serve.tools.recorder.strategies.highlight import MemoryRing
 from lerobot_serve.tools.recorder.strategies.strategy_writer import SortedMessage
-from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
+from lerobot_serve_interfaces.msg import ExecutedAction
 
 ABOUT = 'the control steps of a robot beside a recorder, and the memory of a highlight'
-ROBOT = '/bench_robot'
-HEIGHT, WIDTH, FPS, BEFORE_S = 480, 640, 30, 10.0
+FPS, BEFORE_S = 30, 10.0
 BLOCKS, BLOCK_S, SETTLE_S = 4, 20.0, 4.0
 GOAL_RATIO, GOAL_MB = 1.05, 40.0
 STRATEGY = 'episodic'
 PARAMETERS = {'cameras': f'2 x {HEIGHT}x{WIDTH} raw', 'rate_hz': FPS}
-STAMP, SIZE = struct.Struct('<iI'), struct.Struct('<II')
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
@@ -51,7 +47,7 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 def ring_memory() -> Case:
     """Fill the memory of a highlight with two cameras."""
     pictures = [camera_images(HEIGHT, WIDTH) for _ in range(2)]
-    frames = [image_message(frame) for seen in pictures for frame in seen.values()]
+    frames = [serialize_message(image(frame)) for seen in pictures for frame in seen.values()]
     ring, durations_ms = MemoryRing(BEFORE_S, 1 << 30), []
     for number, raw in enumerate(islice(cycle(frames), int(2 * FPS * BEFORE_S) + 100)):
         begin_s = time.perf_counter()
@@ -69,38 +65,17 @@ def ring_memory() -> Case:
     )
 
 
-def image_message(frame: np.ndarray) -> bytes:
-    """Return the CDR bytes of a sensor_msgs/Image."""
-    writer = CdrWriter()
-    writer.pack(STAMP, 0, 0, align=4)
-    writer.string('camera', 256)
-    writer.pack(SIZE, *frame.shape[:2], align=4)
-    writer.string('rgb8', 256)
-    writer.pack(struct.Struct('<B'), 0, align=1)
-    writer.pack(struct.Struct('<I'), frame.shape[1] * frame.shape[2], align=4)
-    writer.block(frame.tobytes(), 1 << 28, 'data')
-    return writer.finish()
-
-
 def beside_a_recorder(folder: Path) -> Case:
     """Compare the control steps of blocks with a recorder and without one."""
-    states: list[EdgeState] = []
     actions: list[ExecutedAction] = []
-    edge = f'{ROBOT}/edge_controller'
-    policy = command('policy_server', '', policy_path=shared_file('config/policies/reach'))
-    arm = command('sim_robot', ROBOT, image_height=HEIGHT, image_width=WIDTH)
-    with spinning_node('bench_recorder') as node:
-        node.create_subscription(EdgeState, f'{edge}/state', states.append, qos.STATE)
+    with spinning_node('bench_recorder') as node, streaming_edge(node, [], folder):
         node.create_subscription(
-            ExecutedAction, f'{edge}/executed_action', actions.append, qos.EXECUTED_ACTION
+            ExecutedAction,
+            f'{ROBOT}/edge_controller/executed_action',
+            actions.append,
+            qos.EXECUTED_ACTION,
         )
-        with (
-            child(policy, folder / 'recording_server.log'),
-            child(arm, folder / 'recording_arm.log'),
-            child(command('edge_controller', ROBOT), folder / 'recording_edge.log'),
-        ):
-            wait_until_streaming(states)
-            return compare(folder, actions)
+        return compare(folder, actions)
 
 
 def compare(folder: Path, actions: list[ExecutedAction]) -> Case:
@@ -110,10 +85,8 @@ def compare(folder: Path, actions: list[ExecutedAction]) -> Case:
         # off on, on off: a drift of the machine is in both
         is_on = number % 4 in (1, 2)
         shutil.rmtree(bags, ignore_errors=True)
-        words = [str(executable_path('lerobot-serve')), 'record', str(bags)]
-        words += ['--strategy', STRATEGY]
         log = folder / f'recording_{number}.log'
-        with child(words, log) if is_on else nullcontext() as process:
+        with child(record_command(bags), log) if is_on else nullcontext() as process:
             time.sleep(SETTLE_S)
             begin, begin_cpu_s = len(actions), cpu_s(process.pid) if process else 0.0
             time.sleep(BLOCK_S)

@@ -65,11 +65,11 @@ def overview(results: Iterable[Result]) -> str:
     return '\n'.join(rows)
 
 
-def section(result: Result, plots: str) -> str:
-    """Return all that is known of one benchmark."""
+def section(result: Result, plots: str = '') -> str:
+    """Return all that is known of one benchmark, with its plot where there are plots."""
     name = result['benchmark']
     parts = [f'## {name}', sentence(result['about']), conditions(result)]
-    if any(case['series_ms'] for case in result['cases']):
+    if plots and any(case['series_ms'] for case in result['cases']):
         parts.append(f'![{name}]({plots}/{name}.svg)')
     parts += [case_text(case) for case in result['cases']]
     return '\n\n'.join(parts) + '\n'

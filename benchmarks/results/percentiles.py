@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+from lerobot_serve.telemetry.percentiles import summarize
 
 BLOCKS = 4
 
@@ -35,4 +37,13 @@ def pairwise_ratio(values: Sequence[float], reference: Sequence[float]) -> dict[
         'median': round(float(np.median(parts)), 3),
         'lowest_part': round(min(parts), 3),
         'highest_part': round(max(parts), 3),
+    }
+
+
+def microseconds(series_ms: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """Return median and p99 of each series, in a unit in which one can read them."""
+    figures = {name: summarize(values) for name, values in series_ms.items()}
+    return {
+        f'{name} [us]': f'{each["p50"] * 1000:.1f} (p99 {each["p99"] * 1000:.1f})'
+        for name, each in figures.items()
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One benchmark's result, as a file for machines and as a table for people. Plain; any thread."""
+"""One benchmark's result, as a file. Plain; any thread."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import json
 from pathlib import Path
 
 from lerobot_serve.telemetry.percentiles import summarize
-
-COLUMNS = ('n', 'min', 'p50', 'p95', 'p99', 'max')
 
 
 @dataclass
@@ -58,27 +56,3 @@ def write(folder: Path, result: dict[str, object]) -> Path:
     file = folder / f'{result["benchmark"]}.json'
     file.write_text(json.dumps(result, indent=2) + '\n')
     return file
-
-
-def table(cases: Sequence[Case]) -> str:
-    """Return the cases for a person."""
-    return '\n\n'.join('\n'.join(_lines(case)) for case in cases)
-
-
-def _lines(case: Case) -> list[str]:
-    facts = {**case.parameters, **case.counts}
-    lines = [f'{case.name}  ({", ".join(f"{name} {value}" for name, value in facts.items())})']
-    lines.append(f'  {"[ms]":<26}' + ''.join(f'{column:>9}' for column in COLUMNS))
-    for name, values in case.series_ms.items():
-        figures = summarize(values)
-        cells = [f'{figures["n"]:>9}'] + [
-            f'{figures[column]:>9.3f}' if column in figures else f'{"-":>9}'
-            for column in COLUMNS[1:]
-        ]
-        lines.append(f'  {name:<26}' + ''.join(cells))
-    for name, figures in case.ratios.items():
-        parts = '  '.join(f'{part} {figure:.2f}' for part, figure in figures.items())
-        lines.append(f'  {name}: {parts or "not measured"}')
-    for goal, holds in case.goals.items():
-        lines.append(f'  {"holds " if holds else "MISSED"}  {goal}')
-    return lines

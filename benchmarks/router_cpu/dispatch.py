@@ -16,8 +16,9 @@ import time
 
 import numpy as np
 
+from benchmarks.results.percentiles import microseconds
 from benchmarks.results.report import Case
-from benchmarks.router_cpu.placement import microseconds, writing
+from benchmarks.router_cpu.placement import writing
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path import execution_report as wire_executed
 from lerobot_serve.contract.data_path import observation as wire_observation
@@ -98,7 +99,7 @@ def measure_round_trips(count: int, writer: StoreWriter) -> Case:
     p99_ms = summarize(series_ms['both, CPU'])['p99']
     return Case(
         f'{ROBOTS} robots',
-        parameters={f'{name} [us]': microseconds(values) for name, values in series_ms.items()},
+        parameters=microseconds(series_ms),
         counts={
             'requests': count,
             'answers': sum(stats.slot(name).chunks for name in SLOTS),

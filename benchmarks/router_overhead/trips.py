@@ -14,11 +14,12 @@ import contextlib
 from pathlib import Path
 
 from benchmarks.harness.client import PolicyClient, SERVER
-from benchmarks.harness.nodes import running
-from benchmarks.harness.request_session import JOINTS, RequestSession, RoundTrip
-from benchmarks.harness.router_process import CHUNK_ROWS, POLICY, ROUTER, start_router
-from benchmarks.peers.peer_process import ImageSet
-from benchmarks.peers.this_package import Node, open_way, Way
+from benchmarks.harness.nodes import running, spinning_all
+from benchmarks.harness.request_session import RequestSession
+from benchmarks.harness.router_process import POLICY, ROUTER, start_router
+from benchmarks.peers.comparison import RoundTripTime
+from benchmarks.peers.peer_process import CHUNK_ROWS, ImageSet, JOINTS, Way
+from benchmarks.peers.this_package import Node, open_way
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
@@ -40,7 +41,7 @@ PARAMETERS = {
     'order': 'direct, router, direct, router, ...',
 }
 # straight and through the router; None for no usable answer
-Pair = tuple[RoundTrip | None, RoundTrip | None]
+Pair = tuple[RoundTripTime | None, RoundTripTime | None]
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
@@ -53,17 +54,18 @@ def measure(rounds: int, folder: Path) -> list[Case]:
 def measure_layout(slots: tuple[str, ...], rounds: int, folder: Path) -> list[Case]:
     """Start servers and router, measure all sizes, end them. Raises UserError."""
     with contextlib.ExitStack() as stack:
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
-        direct = PolicyClient(runtime, 'bench_direct')
-        routed = PolicyClient(runtime, 'bench_routed', ROUTER)
-        runtime.add(direct)
-        runtime.add(routed)
-        runtime.spin_in_background()
+        direct, routed = stack.enter_context(spinning_all(clients))
         server = stack.enter_context(running(direct, 'policy_server', SERVER, POLICY, folder))
         router = start_router(stack, routed, slots, POLICY, folder)
         ways = (direct, Node(server)), (routed, Node(router))
         return [measure_case(ways, slots, size_kb, rounds) for size_kb in SIZES]
+
+
+def clients(runtime: NodeRuntime) -> list[PolicyClient]:
+    return [
+        PolicyClient(runtime, 'bench_direct'),
+        PolicyClient(runtime, 'bench_routed', ROUTER),
+    ]
 
 
 def measure_case(
@@ -98,7 +100,7 @@ def describe(
     name: str, size_kb: int, paths: Sequence[RequestSession], pairs: Sequence[Pair]
 ) -> Case:
     """Return the case; only rounds in which both were answered are compared."""
-    whole = [(a.total, b.total) for a, b in pairs if a and b]
+    whole = [(a.total_ms, b.total_ms) for a, b in pairs if a and b]
     direct_ms, routed_ms = [a for a, _ in whole], [b for _, b in whole]
     added_ms = [b - a for a, b in whole]
     return Case(

@@ -41,6 +41,8 @@ Request = tuple[str, int, int]
 POLICY_CHANGED = 2
 # parts without which requests are routed as well as with them
 HARMLESS = ('store', 'link to the store')
+# parts whose fault keeps one router from the store
+OF_A_ROUTER = ('router', 'link to the store')
 UNANSWERED = ('timed_out', 'abandoned')
 # of a robot's own will; a chunk is rejected when its episode has just ended
 OWN_REASONS = ('episode_started', 'rejected_chunk', 'stopped')
@@ -121,17 +123,19 @@ class Evidence:
             if records and records[0].get('role') == role:
                 yield from (each for each in records if each['kind'] == kind)
 
+    def faults_near(self, mono_ns: int, after_s: float = AFTER_S) -> Iterator[Record]:
+        """Yield the faults that lasted at that time, or shortly before; the last one first."""
+        for fault in reversed(self.faults):
+            if fault['began_ns'] <= mono_ns <= over_ns(fault, after_s):
+                yield fault
+
     def in_trouble(self, router: str, mono_ns: int) -> bool:
         """Return whether a router was away from the store then, or shortly before."""
-        for fault in self.faults:
-            is_its_own = fault['name'].split('_to_')[0] == router
-            if fault['part'] == 'store' or (
-                is_its_own and fault['part'] in ('router', 'link to the store')
-            ):
-                last_ns = max(fault['recovered_ns'], fault['ended_ns']) + AFTER_S * NS
-                if fault['began_ns'] <= mono_ns <= last_ns:
-                    return True
-        return False
+        return any(
+            fault['part'] == 'store'
+            or (fault['name'].split('_to_')[0] == router and fault['part'] in OF_A_ROUTER)
+            for fault in self.faults_near(mono_ns)
+        )
 
     def near_fault(
         self,
@@ -141,13 +145,17 @@ class Evidence:
         harmless: tuple[str, ...] = (),
     ) -> str:
         """Return the last part that had failed at that time, or shortly before; else empty."""
-        for fault in reversed(self.faults):
-            if fault['part'] in harmless:
-                continue
-            last_ns = max(fault['recovered_ns'], fault['ended_ns']) + after_s * NS
-            if fault['began_ns'] <= mono_ns <= last_ns and (not how or fault['how'] == how):
-                return f'{fault["part"]} {fault["how"]}'
-        return ''
+        found = (
+            f'{fault["part"]} {fault["how"]}'
+            for fault in self.faults_near(mono_ns, after_s)
+            if fault['part'] not in harmless and how in ('', fault['how'])
+        )
+        return next(found, '')
+
+
+def over_ns(fault: Record, after_s: float = AFTER_S) -> float:
+    """Return until when a fault explains what happens."""
+    return max(fault['recovered_ns'], fault['ended_ns']) + after_s * NS
 
 
 def lines(file: Path) -> Iterator[Record]:
@@ -458,8 +466,7 @@ def seconds_without_fault(faults: list[Record]) -> float:
     for fault in faults:
         if last_ns is not None:
             free_s += max(0.0, (fault['began_ns'] - last_ns) / NS)
-        over_ns = max(fault['recovered_ns'], fault['ended_ns']) + AFTER_S * NS
-        last_ns = max(last_ns or 0, over_ns)
+        last_ns = max(last_ns or 0, over_ns(fault))
     return free_s
 
 

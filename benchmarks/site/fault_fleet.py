@@ -19,7 +19,7 @@ import signal
 import subprocess
 import time
 
-from benchmarks.harness.processes import end, module_command
+from benchmarks.harness.processes import end, module_command, node_command, spawn
 from benchmarks.network_emulation.link import Link, running_link
 from benchmarks.network_emulation.pipe import Conditions
 from benchmarks.network_emulation.relay import ROBOT, SERVER
@@ -34,10 +34,8 @@ from benchmarks.site.fault_layout import (
     WITNESSES,
 )
 from benchmarks.site.postgres import postgres_server, PostgresServer
-from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 DOMAIN = '7'
 WHOLE = Conditions(rate_mbit_s=1000, delay_ms=1, loss_percent=0, queue_ms=100)
@@ -108,22 +106,10 @@ class FaultFleet:
         side = self.link.robot if is_robots else self.link.server
         home = self.folder / 'ros' / name
         home.mkdir(parents=True, exist_ok=True)
-        environment = {
-            **os.environ,
-            'ROS_DOMAIN_ID': DOMAIN,
-            'ROS_HOME': str(home),
-            'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SUBNET',
-            'ROS_STATIC_PEERS': SERVER if is_robots else ROBOT,
-            'OMP_NUM_THREADS': '1',
-        }
-        with (self.folder / f'{name}.log').open('ab') as log, defer_signals():
-            self.processes[name] = subprocess.Popen(
-                end_with_parent([*side, *self._command(name)]),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-            )
+        more = {'ROS_HOME': str(home), 'OMP_NUM_THREADS': '1'}
+        environment = environment_of(SERVER if is_robots else ROBOT) | more
+        with (self.folder / f'{name}.log').open('ab') as log:
+            self.processes[name] = spawn([*side, *self._command(name)], log, env=environment)
 
     def _command(self, name: str) -> list[str]:
         if name in WITNESSES:
@@ -136,12 +122,10 @@ class FaultFleet:
             target = socket if end_name == STORE else SERVERS[end_name][1]
             return module_command('site.forwarder', port, target)
         kind, parameters = executable_and_parameters(name, self.folder, self.database)
-        node = [] if kind == 'sim_robot' else ['-r', f'__node:={node_name(name)}']
-        words = [str(executable_path(kind)), '--ros-args', *node]
-        words += ['-r', f'__ns:=/{name.removesuffix("_arm")}'] if name.startswith('robot_') else []
-        for key, value in parameters.items():
-            words += ['-p', f'{key}:={json.dumps(value)}']
-        return words
+        node = '' if kind == 'sim_robot' else node_name(name)
+        namespace = f'/{name.removesuffix("_arm")}' if name.startswith('robot_') else ''
+        shown = {key: json.dumps(value) for key, value in parameters.items()}
+        return node_command(kind, shown, node, namespace)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         self.processes[name].send_signal(number)
@@ -154,22 +138,10 @@ class FaultFleet:
         """Give a router a command, as an operator does; return its exit status, if it ended."""
         more = ['--router', f'/{router}', '--yes', '--reason', 'fault run']
         command = [*self.link.server, str(executable_path('lerobot-serve')), *words, *more]
-        environment = {
-            **os.environ,
-            'ROS_DOMAIN_ID': DOMAIN,
-            'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SUBNET',
-            'ROS_STATIC_PEERS': ROBOT,
-        }
-        with (self.folder / 'operator.log').open('ab') as log, defer_signals():
+        with (self.folder / 'operator.log').open('ab') as log:
             log.write(f'$ {" ".join([*words, *more])}\n'.encode())
             log.flush()
-            process = subprocess.Popen(
-                end_with_parent(command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-            )
+            process = spawn(command, log, env=environment_of(ROBOT))
         try:
             return process.wait(OPERATOR_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -211,6 +183,16 @@ class FaultFleet:
             for name in names:
                 if process := self.processes.get(name):
                     end(process)
+
+
+def environment_of(peer: str) -> dict[str, str]:
+    """Return the environment of a process whose network sees that of a peer."""
+    return {
+        **os.environ,
+        'ROS_DOMAIN_ID': DOMAIN,
+        'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SUBNET',
+        'ROS_STATIC_PEERS': peer,
+    }
 
 
 @contextlib.contextmanager

@@ -80,24 +80,23 @@ class PlannedFault:
     away_s: float
 
     def begin(self, fleet: FaultFleet) -> None:
-        if self.part is Part.LINK:
-            fleet.link.change(CUT)
-        elif self.part is Part.STORE:
-            fleet.store.kill() if self.how is How.KILLED else fleet.store.pause()
-        elif self.how is How.KILLED:
-            fleet.kill(self.name)
-        else:
-            fleet.signal(self.name, signal.SIGSTOP)
+        self._turn(fleet, is_well=False)
 
     def end(self, fleet: FaultFleet) -> None:
+        self._turn(fleet, is_well=True)
+
+    def _turn(self, fleet: FaultFleet, *, is_well: bool) -> None:
+        store = fleet.store
         if self.part is Part.LINK:
-            fleet.link.change(WHOLE)
+            fleet.link.change(WHOLE if is_well else CUT)
+        elif self.part is Part.STORE and self.how is How.KILLED:
+            store.start() if is_well else store.kill()
         elif self.part is Part.STORE:
-            fleet.store.start() if self.how is How.KILLED else fleet.store.resume()
+            store.resume() if is_well else store.pause()
         elif self.how is How.KILLED:
-            fleet.start(self.name)
+            fleet.start(self.name) if is_well else fleet.kill(self.name)
         else:
-            fleet.signal(self.name, signal.SIGCONT)
+            fleet.signal(self.name, signal.SIGCONT if is_well else signal.SIGSTOP)
 
 
 @dataclass(slots=True)

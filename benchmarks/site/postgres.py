@@ -10,7 +10,6 @@ from pathlib import Path
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,9 +18,8 @@ import uuid
 import psycopg
 from psycopg import sql
 
-from lerobot_serve.entry_points import defer_signals
+from benchmarks.harness.processes import free_ports, spawn
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.processes.parent_death import end_with_parent
 
 MISSING = 'no PostgreSQL server is installed (postgres, initdb): the shared state is not tested'
 START_LIMIT_S, STOP_LIMIT_S = 60.0, 30.0
@@ -51,9 +49,7 @@ class PostgresServer:
         self.folder, self.data = folder, folder / 'data'
         self.settings: dict[str, object] = {}
         self.user = server_user()
-        with socket.socket() as free:
-            free.bind(('127.0.0.1', 0))
-            self.port = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         if self.user:
             shutil.chown(folder, self.user)
         self._process: subprocess.Popen[bytes] | None = None
@@ -109,13 +105,12 @@ class PostgresServer:
             **self.settings,
         }
         command = [str(executable('postgres')), '-D', str(self.data), '-p', str(self.port)]
-        with (self.folder / 'server.log').open('ab') as log, defer_signals():
-            self._process = subprocess.Popen(
-                end_with_parent([*command, *as_options(settings)]),
+        with (self.folder / 'server.log').open('ab') as log:
+            self._process = spawn(
+                [*command, *as_options(settings)],
+                log,
                 user=self.user,
                 cwd=self.folder,
-                stdout=log,
-                stderr=log,
                 start_new_session=True,
             )
         deadline = time.monotonic() + START_LIMIT_S

@@ -19,8 +19,10 @@ import time
 
 import numpy as np
 
+from benchmarks.control_loop.ticks import JOINTS, robot
+from benchmarks.harness.processes import took_ms
+from benchmarks.results.percentiles import microseconds
 from benchmarks.results.report import Case
-from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge import wiring
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.decisions import RobotDecisions
@@ -28,14 +30,13 @@ from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.observability.step_recorder import StepRecorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
-from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.telemetry.percentiles import summarize
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import RecordIds, TraceRecord
 from lerobot_serve.trace.writing.writer import TraceWriter
 
 ABOUT = 'one record deposited by a busy thread, and written by the thread of the trace'
-JOINTS, STEP_NS = 14, 20_000_000
+STEP_NS = 20_000_000
 RECORDS_A_ROUND, WARM_UP_ROUNDS = 50, 5
 LIMIT_BYTES, KEEP_FILES = 16 << 20, 2
 GOAL_MS = {'made': 0.03, 'deposited': 0.005}
@@ -45,35 +46,56 @@ POLICY = 'reach@0123456789abcdef'
 ACTIONS = np.random.default_rng(0).normal(size=JOINTS)
 
 
-def executed(number: int) -> TraceRecord:
+def executed(
+    number: int,
+    ids: RecordIds | None = None,
+    *,
+    now_ns: int = 0,
+    slot: str = 'a',
+    policy: str = POLICY,
+    row: int = 3,
+    action: np.ndarray = ACTIONS,
+) -> TraceRecord:
+    """Return the record of a control step."""
+    ids = ids or RecordIds('robot_1', 77, number, 'episode-1')
     return records.ExecutedRecord(
-        number,
-        *RecordIds('robot_1', 77, number, 'episode-1').command_fields(),
+        now_ns or number,
+        *ids.command_fields(),
         control_step=number,
         cage_result='pass',
         rung='policy',
-        raw_actions=records.copied(ACTIONS.astype(np.float32)),
-        commanded=records.copied(ACTIONS),
-        chunk_row=3,
-        age_s=0.125,
-        slot='a',
-        policy=POLICY,
+        raw_actions=records.copied(action.astype(np.float32)),
+        commanded=records.copied(np.asarray(action, float)),
+        chunk_row=row,
+        age_s=0.1 + row / 30,
+        slot=slot,
+        policy=policy,
     )
 
 
-def request(number: int) -> TraceRecord:
+def request(
+    number: int,
+    ids: RecordIds | None = None,
+    *,
+    now_ns: int = 0,
+    slot: str = 'a',
+    policy: str = POLICY,
+    inference_ms: float = 25.5,
+) -> TraceRecord:
+    """Return the record of a request."""
+    ids = ids or RecordIds('robot_1', 77, number, 'episode-1')
     return records.RequestRecord(
-        number,
-        *RecordIds('robot_1', 77, number, 'episode-1').fields(),
+        now_ns or number,
+        *ids.fields(),
         status='ok',
         episode=1,
-        routing=records.routing('a', routing_key='episode-1', sticky=True),
-        policy=POLICY,
+        routing=records.routing(slot, routing_key=ids.episode_id, sticky=True),
+        policy=policy,
         seed=number,
         queue_wait_ms=0.25,
         processing_ms=1.5,
-        inference_ms=25.5,
-        round_trip_ms=28.5,
+        inference_ms=inference_ms,
+        round_trip_ms=inference_ms + 3.0,
         request_bytes=40_000,
         chunk_bytes=5_000,
         superseded=0,
@@ -134,15 +156,9 @@ def deposit_all(
 
 def measure_steps(rounds: int, folder: Path) -> Case:
     """Let the recorder of an edge be told of control steps that play rows."""
-    actions = tuple(
-        ActionLimit(f'j{i}.pos', f'j{i}', Motion.POSITION, -2.0, 2.0, 0.1) for i in range(JOINTS)
-    )
-    robot = RobotDescription(
-        'bench', 50.0, (), (), actions, CommandOutput('std_msgs/Float64MultiArray', 'command')
-    )
     queue, sensed = ActionQueue(), RobotState(None, np.zeros(JOINTS))
     controller = wiring.make_controller(
-        EdgeParameters(), robot, RobotDecisions(), queue, lambda: None
+        EdgeParameters(), robot(50), RobotDecisions(), queue, lambda: None
     )
     now_ns = time.monotonic_ns()
     chunk, told_ms = np.zeros((RECORDS_A_ROUND, JOINTS), np.float32), []
@@ -192,18 +208,7 @@ def measure_writing(rounds: int, folder: Path) -> Case:
 def write_one(writer: TraceWriter, record: TraceRecord) -> float:
     """Return what encoding and writing costs [ms]."""
     writer.write(record)
-    begin_ns = time.perf_counter_ns()
-    writer.drain()
-    return (time.perf_counter_ns() - begin_ns) / 1e6
-
-
-def microseconds(series_ms: dict[str, list[float]]) -> dict[str, str]:
-    """Return median and p99 of each series, in a unit in which one can read them."""
-    figures = {name: summarize(values) for name, values in series_ms.items()}
-    return {
-        f'{name} [us]': f'{each["p50"] * 1000:.1f} (p99 {each["p99"] * 1000:.1f})'
-        for name, each in figures.items()
-    }
+    return took_ms(writer.drain)
 
 
 @contextmanager

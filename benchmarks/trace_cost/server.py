@@ -14,45 +14,40 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.harness.client import PolicyClient
-from benchmarks.harness.nodes import running
+from benchmarks.harness.nodes import running, spinning_all
 from benchmarks.harness.processes import cpu_s
-from benchmarks.peers.peer_process import ImageSet
+from benchmarks.peers.peer_process import ImageSet, Way
 from benchmarks.peers.this_package import (
     Node,
     open_way,
     PackageRoundTrip,
     policy_parameters,
-    Way,
 )
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
 ABOUT = 'CPU time of a policy server for each request, with a trace and without'
 SIZE, BLOCK, WARM_UP_BLOCKS = ImageSet(2, 480, 640), 25, 4
 GOAL_SHARE = 0.03
 PARAMETERS = {'cameras': f'{SIZE} JPEG', 'requests_a_round': BLOCK}
 WITH, WITHOUT = 'with a trace', 'without'
+NAMES = 'traced', 'untraced'
 
 
 def measure(rounds: int, folder: Path) -> list[Case]:
     """Return the one case; a block is a round. Main thread. Raises UserError."""
     with contextlib.ExitStack() as stack:
-        runtime = NodeRuntime([])
-        stack.callback(runtime.close)
-        clients = {
-            name: PolicyClient(runtime, f'bench_{word}', f'/{word}')
-            for name, word in ((WITH, 'traced'), (WITHOUT, 'untraced'))
-        }
-        for client in clients.values():
-            runtime.add(client)
-        runtime.spin_in_background()
-        traces = {WITH: str(folder / 'server_trace'), WITHOUT: "''"}
+        clients = stack.enter_context(
+            spinning_all(
+                lambda runtime: [PolicyClient(runtime, f'bench_{n}', f'/{n}') for n in NAMES]
+            )
+        )
+        traces = str(folder / 'server_trace'), "''"
         robots = {
-            name: open_session(stack, client, traces[name], folder)
-            for name, client in clients.items()
+            way: open_session(stack, client, trace, folder)
+            for way, client, trace in zip((WITH, WITHOUT), clients, traces, strict=True)
         }
         series_ms: dict[str, list[float]] = {name: [] for name in robots}
         for done in range(WARM_UP_BLOCKS + rounds):

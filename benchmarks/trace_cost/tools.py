@@ -18,12 +18,13 @@ import time
 import numpy as np
 
 from benchmarks.results.report import Case
+from benchmarks.trace_cost.records import executed, JOINTS, request
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import RecordIds, TraceRecord
 
 ABOUT = 'traces summed up and audited, one MB for each round (time of the processor)'
-JOINTS, COMMANDS_A_REQUEST, REQUESTS_AN_EPISODE = 14, 15, 40
+COMMANDS_A_REQUEST, REQUESTS_AN_EPISODE = 15, 40
 GOAL_S_A_GB, GOAL_MB = 60.0, 50.0
 MB, MS = 1_000_000, 1_000_000
 POLICY = {'a': 'reach@0123456789abcdef', 'b': 'reach@fedcba9876543210'}
@@ -117,45 +118,10 @@ def drive() -> Iterator[TraceRecord]:
         slot = 'ab'[number // REQUESTS_AN_EPISODE % 2]
         ids = RecordIds('robot_1', 77, number, f'episode-{number // REQUESTS_AN_EPISODE}')
         now_ns += 200 * MS
-        yield request(now_ns, ids, slot, random)
+        told = {'slot': slot, 'policy': POLICY[slot]}
+        inference_ms = float(random.lognormal(3.0, 0.3))
+        yield request(number, ids, now_ns=now_ns, inference_ms=inference_ms, **told)
         for row in range(COMMANDS_A_REQUEST):
             tick, now_ns = tick + 1, now_ns + 33 * MS
-            yield command(now_ns, ids, slot, tick, row, table[tick % len(table)])
-
-
-def request(now_ns: int, ids: RecordIds, slot: str, random: np.random.Generator) -> TraceRecord:
-    inference_ms = float(random.lognormal(3.0, 0.3))
-    return records.RequestRecord(
-        now_ns,
-        *ids.fields(),
-        status='ok',
-        episode=1,
-        routing=records.routing(slot, routing_key=ids.episode_id, sticky=True),
-        policy=POLICY[slot],
-        seed=ids.seq,
-        queue_wait_ms=0.25,
-        processing_ms=1.5,
-        inference_ms=inference_ms,
-        round_trip_ms=inference_ms + 3.0,
-        request_bytes=40_000,
-        chunk_bytes=5_000,
-        superseded=0,
-    )
-
-
-def command(
-    now_ns: int, ids: RecordIds, slot: str, tick: int, row: int, action: np.ndarray
-) -> TraceRecord:
-    return records.ExecutedRecord(
-        now_ns,
-        *ids.command_fields(),
-        control_step=tick,
-        cage_result='pass',
-        rung='policy',
-        raw_actions=records.copied(action),
-        commanded=records.copied(action.astype(float)),
-        chunk_row=row,
-        age_s=0.1 + row / 30,
-        slot=slot,
-        policy=POLICY[slot],
-    )
+            action = table[tick % len(table)]
+            yield executed(tick, ids, now_ns=now_ns, row=row, action=action, **told)

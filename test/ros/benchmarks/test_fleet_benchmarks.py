@@ -36,9 +36,9 @@ def test_many_robots_ask_in_each_way(monkeypatch, tmp_path):
 
 def test_robots_of_one_generator_share_a_reply_topic(tmp_path):
     frames = {'observation.images.front': picture(16, 17)}
-    with serve(POLICY, tmp_path) as served:
-        served.swarm.open(ROBOTS, frames, many_robots.JOINT_NAMES, Codec.RAW)
-        assert served.swarm.pace(0.5, 2.0).answered == ROBOTS
+    with serve(POLICY, tmp_path) as swarm:
+        swarm.open(ROBOTS, frames, Codec.RAW)
+        assert swarm.pace(0.5, 2.0).answered == ROBOTS
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import IO
 
-from benchmarks.harness.processes import SHUTDOWN_LIMIT_S
+from benchmarks.harness.processes import module_command, SHUTDOWN_LIMIT_S
 from benchmarks.network_emulation.pipe import Conditions
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.tools.processes.parent_death import end_with_parent
@@ -58,9 +58,8 @@ class Machines:
     def on(self, machine: str, command: list[str]) -> list[str]:
         """Return the command that runs another one on a machine."""
         files = self._files[machine]
-        pid = str(self._switch.pid)
-        module = [sys.executable, '-m', 'support.network.run_on']
-        return [*module, pid, files['network'], files['mounts'], *command]
+        inside = self._switch.pid, files['network'], files['mounts']
+        return module_command('network_emulation.run_inside', *inside, *command)
 
     def environment(self, machine: str) -> dict[str, str]:
         home = self._folder / machine

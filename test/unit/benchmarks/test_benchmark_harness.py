@@ -15,10 +15,10 @@ from support.paths import REPOSITORY
 
 from benchmarks.harness import machine
 from benchmarks.harness.processes import child, module_command, page_faults
-from benchmarks.results import report, windows
+from benchmarks.results import growth, report
+from benchmarks.results.growth import Window
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
-from benchmarks.results.windows import Window
 from lerobot_serve.telemetry.percentiles import summarize
 
 
@@ -81,16 +81,6 @@ def test_a_result_survives_the_file(tmp_path):
     assert case['goals'] == {'fast enough': True, 'faster still': False}
 
 
-def test_the_table_says_what_holds_and_what_does_not():
-    lines = report.table([example_case()]).splitlines()
-    assert lines[0] == '480x640 raw  (request_bytes 10, rounds 4, lost 0)'
-    assert any(line.split()[:3] == ['total', '4', '1.000'] for line in lines)
-    assert any(line.split() == ['never', '0', *'-----'] for line in lines)
-    assert '  other: not measured' in lines
-    assert '  holds   fast enough' in lines
-    assert '  MISSED  faster still' in lines
-
-
 def test_machine_facts_are_all_there():
     facts = machine.facts('rmw_of_choice')
     assert facts['middleware'] == 'rmw_of_choice'
@@ -140,7 +130,7 @@ def test_the_plain_modules_need_no_ros():
         'import benchmarks.harness.processes, benchmarks.harness.machine\n'
         'import benchmarks.results.growth, benchmarks.results.outage\n'
         'import benchmarks.harness.profiler, benchmarks.results.report\n'
-        'import benchmarks.results.percentiles, benchmarks.results.windows\n'
+        'import benchmarks.results.percentiles\n'
         'sys.exit("rclpy" in sys.modules or "torch" in sys.modules)'
     )
     folder = REPOSITORY
@@ -165,42 +155,42 @@ def test_a_window_without_answers_claims_nothing():
 
 def test_what_robots_waited_in_all_windows_stays_in_order():
     run = [Window(1.0, [1.0, 2.0], {}, {}), Window(1.0, np.array([3.0]), {}, {})]
-    assert windows.all_latencies_ms(run).tolist() == [1.0, 2.0, 3.0]
+    assert growth.all_latencies_ms(run).tolist() == [1.0, 2.0, 3.0]
 
 
 def test_the_share_of_a_core_is_that_of_the_whole_run():
-    assert windows.share_of_a_core([window(0.5), window(1.5)], 'router') == 0.5
+    assert growth.share_of_a_core([window(0.5), window(1.5)], 'router') == 0.5
 
 
 @pytest.mark.parametrize(('count', 'length'), [(3, 1), (5, 1), (6, 2), (12, 4)])
 def test_thirds_are_as_long_and_do_not_meet(count, length):
     run = [window(held_mb=float(number)) for number in range(count)]
-    first, last = windows.thirds(run)
+    first, last = growth.thirds(run)
     assert list(first) == run[:length]
     assert list(last) == run[-length:]
 
 
 def test_two_windows_have_no_thirds():
     with pytest.raises(ValueError, match='2 windows have no thirds; measure three at least'):
-        windows.thirds([window(), window()])
+        growth.thirds([window(), window()])
 
 
 def test_a_cost_has_grown_when_its_median_is_above_all_earlier_ones():
-    assert windows.is_not_above([1.0, 3.0], [2.0, 2.9, 99.0])
-    assert not windows.is_not_above([1.0, 3.0], [1.0, 3.1, 3.2])
-    assert not windows.is_not_above([1.0, 3.0], [math.nan])
-    assert not windows.is_not_above([math.nan], [1.0])
+    assert growth.is_not_above([1.0, 3.0], [2.0, 2.9, 99.0])
+    assert not growth.is_not_above([1.0, 3.0], [1.0, 3.1, 3.2])
+    assert not growth.is_not_above([1.0, 3.0], [math.nan])
+    assert not growth.is_not_above([math.nan], [1.0])
 
 
 def test_a_run_that_stays_as_it_is_is_flat():
     run = [window(cpu_s) for cpu_s in (0.1, 0.12, 0.1, 0.3, 0.11, 0.12)]
-    goals = windows.steady_goals(run)
+    goals = growth.steady_goals(run)
     assert goals == {
         'p99 stays': True,
         'processor time of router stays': True,
         'memory of router stays within 5 MB': True,
     }
-    assert windows.steady_ratios(run) == {
+    assert growth.steady_ratios(run) == {
         'p99': 1.0,
         'processor time of router': 1.045,
         'memory of router': 1.0,
@@ -217,14 +207,14 @@ def test_a_run_that_stays_as_it_is_is_flat():
 )
 def test_whatever_grows_in_the_course_of_time_is_told(end, missed):
     run = [window()] * 4 + [window(**end)] * 2
-    assert [goal for goal, held in windows.steady_goals(run).items() if not held] == [missed]
+    assert [goal for goal, held in growth.steady_goals(run).items() if not held] == [missed]
 
 
 def test_memory_that_is_taken_in_the_beginning_is_no_growth():
     run = [window(held_mb=held) for held in (50.0, 100.0, 101.0, 102.0, 103.0, 104.0)]
-    assert all(windows.steady_goals(run).values())
+    assert all(growth.steady_goals(run).values())
 
 
 def test_a_ratio_to_nothing_is_none():
-    assert windows.ratio_of_medians([1.0, 2.0, 3.0], [4.0]) == 2.0
-    assert math.isnan(windows.ratio_of_medians([0.0], [4.0]))
+    assert growth.ratio_of_medians([1.0, 2.0, 3.0], [4.0]) == 2.0
+    assert math.isnan(growth.ratio_of_medians([0.0], [4.0]))

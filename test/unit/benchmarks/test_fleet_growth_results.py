@@ -4,8 +4,14 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.results.growth import fleet_case, FleetRun, growth_case, steady_case, uncounted
-from benchmarks.results.windows import Window
+from benchmarks.results.growth import (
+    fleet_case,
+    FleetRun,
+    growth_case,
+    steady_case,
+    uncounted,
+    Window,
+)
 
 ALONE = Window(10.0, [], {'router': 0.5}, {'router': 100.0})
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 from benchmarks.local_kills import measure
 
 KILLS = 40
@@ -14,3 +16,5 @@ def test_a_kill_is_seen_and_leaves_nothing(tmp_path):
     assert len(seen) + case.counts['never_met'] == KILLS
     assert len(seen) > KILLS / 4
     assert case.counts['unseen'] == case.counts['descriptors'] == 0
+    # as it is written
+    json.dumps(case.as_json())

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 import pytest
 
 from benchmarks.network_emulation import comparison, rounds
-from benchmarks.network_emulation.comparison import describe, TOO_OLD_MS
-from benchmarks.network_emulation.encodings import (
+from benchmarks.network_emulation.comparison import (
     DEFAULT,
+    describe,
     ENCODINGS,
+    TOO_OLD_MS,
     ZENOH,
     ZENOH_DOWNSCALED,
     ZENOH_RAW,
