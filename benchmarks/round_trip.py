@@ -47,6 +47,7 @@ PEERS = {
     comparison.LEROBOT_SHAPED: 'lerobot_shaped',
     comparison.OPENPI: 'openpi',
     comparison.PAGE: 'floors.memfd',
+    'iceoryx2': 'floors.iceoryx',
     'TCP loopback': 'floors.tcp',
     'bare Zenoh': 'floors.bare_zenoh',
 }

@@ -23,6 +23,11 @@ PACKAGES = {
     'lerobot_command': ('pyyaml-include', 'toml'),
     'openpi': ('openpi-client', 'msgpack', 'websockets'),
 }
+# peer -> a package that it needs here already, and how to have it
+NEEDED = {
+    'lerobot': ('lerobot', 'LeRobot is not installed; it comes with torch (TORCH=cpu)'),
+    'floors.iceoryx': ('iceoryx2', 'iceoryx2 is not installed; PYTHONPATH may name its folder'),
+}
 SOURCES = Path(__file__).resolve().parents[2]
 STAMP = 'pins.txt'
 INSTALL_S = 300.0
@@ -52,8 +57,9 @@ def reading_pins(sources: Path = SOURCES) -> dict[str, Any]:
 
 def installed(peer: str, folder: Path) -> Path | None:
     """Return where the packages of a peer lie, None where they do not. Raises PeerUnavailable."""
-    if peer == 'lerobot' and not util.find_spec(peer):
-        raise PeerUnavailable('LeRobot is not installed; it comes with torch (TORCH=cpu)')
+    package, advice = NEEDED.get(peer, ('', ''))
+    if package and not util.find_spec(package):
+        raise PeerUnavailable(advice)
     stamp = (folder / peer / STAMP).resolve()
     there = stamp.exists() and stamp.read_text() == content(pins_of(peer))
     return stamp.parent if there else None

@@ -94,10 +94,13 @@ def test_what_pip_cannot_install_is_left_out_in_its_words(pip, tmp_path):
     assert pinned_packages.installed('openpi', tmp_path) is None
 
 
-def test_what_a_peer_needs_here_is_said(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ('peer', 'advice'), [('lerobot', 'TORCH'), ('floors.iceoryx', 'PYTHONPATH')]
+)
+def test_what_a_peer_needs_here_is_said(monkeypatch, tmp_path, peer, advice):
     monkeypatch.setattr(pinned_packages.util, 'find_spec', lambda name: None)
-    with pytest.raises(PeerUnavailable, match='TORCH'):
-        pinned_packages.install('lerobot', tmp_path)
+    with pytest.raises(PeerUnavailable, match=advice):
+        pinned_packages.install(peer, tmp_path)
 
 
 # how they are asked
