@@ -19,12 +19,11 @@ from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Unencodable
-from lerobot_serve.contract.limits import SCHEMA_VERSION
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionResponse
 from lerobot_serve.contract.schema import Flag, Refusal, Status
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
 from lerobot_serve.edge.inputs.history import HistoryStep
-from lerobot_serve.edge.session.transport.transport import SessionAgreement
+from lerobot_serve.edge.session.transport.fake_transport import agreed
 
 HEALTHY, SLOW, SILENT, LOSSY, HOSTILE, FAILING, ABSENT, REFUSING, INCOMPATIBLE = BEHAVIORS = (
     'well',
@@ -91,7 +90,7 @@ class EdgeModelServers:
     def is_available(self, server: str) -> bool:
         return self.all[server].mood != ABSENT
 
-    def open_session(self, server: str, epoch: int) -> SessionAgreement:
+    def open_session(self, server: str, epoch: int) -> OpenSessionResponse:
         self._present = self.all[server]
         mood = self._present.mood
         if mood in (ABSENT, SILENT):
@@ -100,7 +99,7 @@ class EdgeModelServers:
         if mood in (REFUSING, INCOMPATIBLE):
             code = Refusal.CAPACITY if mood == REFUSING else Refusal.ACTION_NAMES
             raise SessionRefused(code, 'hunted')
-        return SessionAgreement(SCHEMA_VERSION, chunk_size=CHUNK_ROWS, supports_rtc=True)
+        return agreed(chunk_size=CHUNK_ROWS, supports_rtc=True)
 
     def probe(self, on_reply: Callable[[], None]) -> None:
         if self._present.is_alive:

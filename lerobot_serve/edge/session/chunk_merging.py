@@ -15,13 +15,13 @@ import numpy as np
 
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.contract.records import OpenSessionResponse
 from lerobot_serve.contract.schema import Flag, Status
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover
 from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.robot.units import SAME_UNITS, UnitConversions
 from lerobot_serve.edge.session.request import PendingRequest
-from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.session.chunk_terms import ChunkTerms
 from lerobot_serve.session.machine import ReplyDropped
 
@@ -44,9 +44,9 @@ class ChunkMerger:
         self.queue, self._columns, self.units = queue, action_count, units
         self.step_s = step_s
         self._latency = latency or LatencyTracker()
-        self._server, self._agreement, self._terms = '', SessionAgreement(0), ChunkTerms()
+        self._server, self._agreement, self._terms = '', OpenSessionResponse(), ChunkTerms()
 
-    def begin_session(self, server: str, agreement: SessionAgreement) -> None:
+    def begin_session(self, server: str, agreement: OpenSessionResponse) -> None:
         """Merge chunks of this server from now on."""
         self._server, self._agreement = server, agreement
         self._terms = ChunkTerms(agreement.policy, agreement.chunk_size)

@@ -21,6 +21,7 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.errors import Malformed, Unencodable
+from lerobot_serve.contract.records import OpenSessionResponse
 from lerobot_serve.contract.schema import Flag
 from lerobot_serve.edge.inputs.latest import InputsNotReady
 from lerobot_serve.edge.observability.listener import EdgeListener
@@ -37,7 +38,7 @@ from lerobot_serve.edge.session.request import (
     RobotSession,
     TIMED_OUT,
 )
-from lerobot_serve.edge.session.transport.transport import SessionAgreement, Transport
+from lerobot_serve.edge.session.transport.transport import Transport
 from lerobot_serve.session.machine import ReplyDropped
 
 
@@ -111,7 +112,7 @@ class RequestPipeline:
 
     # sessions and episodes
 
-    def begin_session(self, server: str, epoch: int, agreement: SessionAgreement) -> None:
+    def begin_session(self, server: str, epoch: int, agreement: OpenSessionResponse) -> None:
         """Use the session requested last; replies of earlier sessions are discarded."""
         self.status.server = server
         self._end_request('session_lost')

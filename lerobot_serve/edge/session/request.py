@@ -12,12 +12,11 @@ from lerobot_serve.contract.data_path.chunk import Chunk, retry_after_s
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionResponse
 from lerobot_serve.contract.schema import Refusal, Status
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
 from lerobot_serve.edge.queue.action_queue import QueueMark
-from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.session.machine import SESSION_ENDING, SessionMachine
 
 # status of a request's end, unless the server's status applies
@@ -40,7 +39,7 @@ class ObservationReader(Protocol):
         """Return states and images, oldest first. Raises Malformed or Unencodable."""
 
 
-def check_agreement(agreement: SessionAgreement) -> None:
+def check_agreement(agreement: OpenSessionResponse) -> None:
     """Raise SessionRefused for a history longer than the robot keeps."""
     steps, stride_steps = agreement.observation_steps, agreement.observation_stride_steps
     given = f'the server requires {steps} observations per request, {stride_steps} control steps '

@@ -14,7 +14,7 @@ import simplejpeg
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.contract.data_path.message_parts import Image as WireImage
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
+from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest, OpenSessionResponse
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.inputs.latest import InputSnapshot
@@ -28,7 +28,6 @@ from lerobot_serve.edge.robot.description import (
     StateSource,
 )
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
-from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
 from lerobot_serve.telemetry.log_throttle import Logs
 
@@ -163,7 +162,7 @@ class World:
             cameras=self.observations.cameras,
         )
 
-    def open_session(self, server: str, epoch: int) -> SessionAgreement:
+    def open_session(self, server: str, epoch: int) -> OpenSessionResponse:
         """Open a session, as a requester does."""
         agreement = self.transport.open_session(server, epoch)
         self.observations.begin_session(agreement.cameras)

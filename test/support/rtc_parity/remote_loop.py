@@ -15,7 +15,6 @@ from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.message_parts import Image
-from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
@@ -32,7 +31,7 @@ from lerobot_serve.edge.session.pipeline import (
     SessionStatus,
 )
 from lerobot_serve.edge.session.request import OK, RequestParts, RobotSession
-from lerobot_serve.edge.session.transport.transport import SessionAgreement
+from lerobot_serve.edge.session.transport.fake_transport import agreed
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.request_queue import RequestQueue
@@ -114,9 +113,7 @@ class RemoteLoop:
             listener=EdgeListener(),
         )
         served = self.core.description
-        agreement = SessionAgreement(
-            SCHEMA_VERSION, chunk_size=served.chunk_size, supports_rtc=served.supports_rtc
-        )
+        agreement = agreed(chunk_size=served.chunk_size, supports_rtc=served.supports_rtc)
         self._pipeline.begin_session(SERVER, session.begin_request(), agreement)
         self._pipeline.set_episode(EpisodeRequest(TASK))
         self._settings = EdgeParameters(

@@ -25,13 +25,18 @@ from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.limits import SCHEMA_VERSION
-from lerobot_serve.contract.records import CameraSpec
+from lerobot_serve.contract.records import CameraSpec, OpenSessionResponse
 from lerobot_serve.contract.schema import Flag
 from lerobot_serve.edge.inputs.history import HistoryStep
 from lerobot_serve.edge.session.request import RobotInputs
-from lerobot_serve.edge.session.transport.transport import SessionAgreement
 
 WAIT_S = 10.0
+
+
+def agreed(**terms: Any) -> OpenSessionResponse:
+    """Return what is agreed with a server that takes one observation in each request."""
+    one = {'observation_steps': 1, 'observation_stride_steps': 1}
+    return OpenSessionResponse(accepted=True, schema_version=SCHEMA_VERSION, **one | terms)
 
 
 class FakeTransport:
@@ -48,7 +53,7 @@ class FakeTransport:
         self.unresponsive: set[str] = set()
         self.probed: list[str] = []
         self.refusals: dict[str, Exception] = {}
-        self.agreement = SessionAgreement(SCHEMA_VERSION)
+        self.agreement = agreed()
         # server and epoch of each attempt to open a session
         self.opened: list[tuple[str, int]] = []
         self.left: list[str] = []
@@ -67,7 +72,7 @@ class FakeTransport:
     def is_available(self, server: str) -> bool:
         return server not in self.unavailable
 
-    def open_session(self, server: str, epoch: int) -> SessionAgreement:
+    def open_session(self, server: str, epoch: int) -> OpenSessionResponse:
         self.opened.append((server, epoch))
         if self.open_errors:
             raise self.open_errors.popleft()

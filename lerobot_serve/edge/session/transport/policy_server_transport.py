@@ -23,7 +23,6 @@ from lerobot_serve.contract.services.session import ServerUnreachable, SessionRe
 from lerobot_serve.edge.robot import unit_check
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.unit_check import UnitFit
-from lerobot_serve.edge.session.transport.transport import SessionAgreement
 from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.telemetry.log_throttle import Logs
 
@@ -63,7 +62,7 @@ class PolicyServerTransport:
         """Return whether the services of this server are available."""
         return self._clients[server].is_available()
 
-    def open_session(self, server: str, epoch: int) -> SessionAgreement:
+    def open_session(self, server: str, epoch: int) -> OpenSessionResponse:
         """Open a session. Raises SessionRefused or ServerUnreachable."""
         client = self._clients[server]
         request = client.session_request_for(self._session_request(epoch))
@@ -78,15 +77,7 @@ class PolicyServerTransport:
         for text in (*reply.warnings, *self._rate_warnings(reply.chunk_size)):
             self._logs.info(text)
         self._logs.info(f'session {reply.session_id} opened with {server}, policy {reply.policy}')
-        return SessionAgreement(
-            reply.schema_version,
-            observation_steps=reply.observation_steps,
-            observation_stride_steps=reply.observation_stride_steps,
-            chunk_size=reply.chunk_size,
-            supports_rtc=reply.supports_rtc,
-            policy=reply.policy,
-            cameras=reply.cameras,
-        )
+        return reply
 
     def _check_units(self, server: str, reply: OpenSessionResponse) -> None:
         """

@@ -4,30 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from lerobot_serve.contract.cdr import Outgoing
-from lerobot_serve.contract.records import CameraSpec
-
-
-@dataclass(frozen=True, slots=True)
-class SessionAgreement:
-    """
-    The terms of a session as the server stated them.
-
-    chunk_size  maximum actions in a chunk; of several policies the smallest, 0: unknown
-    policy      fingerprint; a router joins those of its slots with |, '': unknown
-    cameras     the frame sizes that the policy takes
-    """
-
-    schema_version: int
-    observation_steps: int = 1
-    observation_stride_steps: int = 1
-    chunk_size: int = 0
-    supports_rtc: bool = False
-    policy: str = ''
-    cameras: tuple[CameraSpec, ...] = ()
+from lerobot_serve.contract.records import OpenSessionResponse
 
 
 class Transport(Protocol):
@@ -36,8 +16,8 @@ class Transport(Protocol):
     def is_available(self, server: str) -> bool:
         """Return whether the services of this server are available."""
 
-    def open_session(self, server: str, epoch: int) -> SessionAgreement:
-        """Open a session. Raises SessionRefused or ServerUnreachable."""
+    def open_session(self, server: str, epoch: int) -> OpenSessionResponse:
+        """Open a session; return what was agreed. Raises SessionRefused or ServerUnreachable."""
 
     def close_session(self) -> None:
         """Close the session with the current server; its reply is ignored."""

@@ -24,8 +24,7 @@ from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.request import check_agreement, OK
-from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
-from lerobot_serve.edge.session.transport.transport import SessionAgreement
+from lerobot_serve.edge.session.transport.fake_transport import agreed, reply_bytes
 
 SOURCE = ChunkSource(1, 0, 0, 'episode', 0, 'prod', 'act@0')
 
@@ -210,7 +209,7 @@ class LookingBack(Bench):
 
     def __init__(self, **pace: object) -> None:
         super().__init__(**pace)
-        self.transport.agreement = SessionAgreement(SCHEMA_VERSION, 3, 2)
+        self.transport.agreement = agreed(observation_steps=3, observation_stride_steps=2)
         self.observations.images = (FRAME,)
         self.step = 0
 
@@ -323,7 +322,7 @@ def test_a_session_of_one_observation_sends_the_newest_of_everything_and_no_more
 
 @pytest.mark.parametrize(('steps', 'stride_steps'), [(1, 1), (1, 5000), (1001, 1), (501, 2)])
 def test_a_history_that_a_robot_can_keep_is_agreed_on(steps, stride_steps):
-    check_agreement(SessionAgreement(SCHEMA_VERSION, steps, stride_steps))
+    check_agreement(agreed(observation_steps=steps, observation_stride_steps=stride_steps))
 
 
 IMPOSSIBLE = [
@@ -337,13 +336,15 @@ IMPOSSIBLE = [
 @pytest.mark.parametrize(('steps', 'stride_steps', 'text'), IMPOSSIBLE)
 def test_a_history_that_it_cannot_is_refused_and_asked_for_again(steps, stride_steps, text):
     with pytest.raises(SessionRefused, match=text):
-        check_agreement(SessionAgreement(SCHEMA_VERSION, steps, stride_steps))
+        check_agreement(agreed(observation_steps=steps, observation_stride_steps=stride_steps))
     bench, told = Simulation(servers=('/a',)), []
-    bench.transport.agreement = SessionAgreement(SCHEMA_VERSION, steps, stride_steps)
+    bench.transport.agreement = agreed(
+        observation_steps=steps, observation_stride_steps=stride_steps
+    )
 
     def mend() -> None:
         told.append((bench.connection.reason, bench.pipeline.status.server))
-        bench.transport.agreement = SessionAgreement(SCHEMA_VERSION)
+        bench.transport.agreement = agreed()
 
     bench.at(0.1, mend)
     bench.run(1.0)
