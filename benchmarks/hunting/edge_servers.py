@@ -23,7 +23,7 @@ from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Flag, Refusal, Status
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
-from lerobot_serve.edge.inputs.history import HistoryStep
+from lerobot_serve.edge.inputs.latest import HistoryStep
 from lerobot_serve.edge.session.transport.transport import SessionAgreement
 
 HEALTHY, SLOW, SILENT, LOSSY, HOSTILE, FAILING, ABSENT, REFUSING, INCOMPATIBLE = BEHAVIORS = (

@@ -22,12 +22,12 @@ import numpy as np
 from benchmarks.results.report import Case
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge import wiring
+from lerobot_serve.edge.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.inputs.state_reader import RobotState
-from lerobot_serve.edge.observability.step_recorder import StepRecorder
+from lerobot_serve.edge.observability.trace_recorder import StepRecorder
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.telemetry.percentiles import summarize
 from lerobot_serve.trace.format import records

@@ -24,10 +24,9 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge import clock, wiring
 from lerobot_serve.edge.control.loop import ControlLoop
 from lerobot_serve.edge.control.operator_control import ServiceReply
-from lerobot_serve.edge.core import EdgeCore
 from lerobot_serve.edge.decisions import Decision, RobotDecisions
-from lerobot_serve.edge.episodes.outcome_reports import OutcomeReports
-from lerobot_serve.edge.episodes.runner import EpisodeRunner
+from lerobot_serve.edge.episode_outcomes import OutcomeReports
+from lerobot_serve.edge.episode_runner import EpisodeRunner
 from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.inputs.observation_builder import ObservationBuilder
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
@@ -43,7 +42,7 @@ from lerobot_serve.edge.observability.logs import (
 from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.robot.input_topics import input_topics
+from lerobot_serve.edge.robot.description import input_topics
 from lerobot_serve.edge.ros import person_messages, sensor_messages
 from lerobot_serve.edge.ros.person_messages import PersonSubscriptions
 from lerobot_serve.edge.ros.robot_commands import RobotCommands
@@ -56,6 +55,7 @@ from lerobot_serve.edge.session.servers import Loss
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session.transport.server_link import ReplyCallbacks, ServerLinks
 from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
+from lerobot_serve.edge.wiring import EdgeCore
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_messages import record_of
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop

@@ -3,7 +3,7 @@
 The parameters of the node edge_controller.
 
 Defaults that a profile sets are those of the profile `wifi`. Ladders depend on the robot file:
-lerobot_serve.edge.fallback.rungs checks them.
+lerobot_serve.edge.control.rungs checks them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from rclpy.action.server import ServerGoalHandle
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 
-from lerobot_serve.edge.episodes.runner import EpisodeRunner
+from lerobot_serve.edge.episode_runner import EpisodeRunner
 from lerobot_serve.ros.contract.predict_chunk_action import wait_for_executor
 from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer

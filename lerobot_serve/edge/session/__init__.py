@@ -2,6 +2,6 @@
 """
 The session with a policy server or router: connection state, one request in flight, deadlines,
 failover. Down: requester -> pipeline -> encoder (reads inputs/) -> transport; back: inbox ->
-requester -> pipeline -> merger (into queue/). `Requester.run` is the body of the thread `request`;
-other threads deposit in the inbox and may feed the connection state machine.
+requester -> pipeline -> merger (into the queue). `Requester.run` is the body of the thread
+`request`; other threads deposit in the inbox and may feed the connection state machine.
 """

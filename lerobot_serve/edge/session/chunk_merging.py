@@ -14,9 +14,9 @@ import math
 
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.schema import Flag
+from lerobot_serve.edge.action_queue import ActionQueue, ChunkSource, Leftover
+from lerobot_serve.edge.latency import LatencyTracker
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover
-from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.robot.units import SAME_UNITS, UnitConversions
 from lerobot_serve.edge.session.agreement import check_reply
 from lerobot_serve.edge.session.tracker import PendingRequest

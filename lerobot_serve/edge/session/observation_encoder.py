@@ -17,8 +17,8 @@ from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.records import CameraSpec
-from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
-from lerobot_serve.edge.queue.action_queue import Leftover
+from lerobot_serve.edge.action_queue import Leftover
+from lerobot_serve.edge.inputs.latest import HistoryStep, ObservationHistory
 from lerobot_serve.edge.robot.units import executed_for_policy, SAME_UNITS, UnitConversions
 from lerobot_serve.edge.session.tracker import PendingRequest
 from lerobot_serve.edge.session.transport.transport import SessionAgreement

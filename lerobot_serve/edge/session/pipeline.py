@@ -20,12 +20,10 @@ from lerobot_serve.contract.data_path import observation as wire_observation
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.contract.schema import Flag, Status
-from lerobot_serve.edge.inputs.history import HistoryStep
-from lerobot_serve.edge.inputs.latest import InputsNotReady
-from lerobot_serve.edge.observability.listener import EdgeListener
-from lerobot_serve.edge.observability.reply_stats import ReplyStats
+from lerobot_serve.edge.action_queue import Leftover
+from lerobot_serve.edge.inputs.latest import HistoryStep, InputsNotReady
+from lerobot_serve.edge.observability.listener import EdgeListener, ReplyStats
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.action_queue import Leftover
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger
 from lerobot_serve.edge.session.observation_encoder import ObservationEncoder
 from lerobot_serve.edge.session.tracker import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.header import Header
-from lerobot_serve.edge.queue.action_queue import QueueMark
+from lerobot_serve.edge.action_queue import QueueMark
 from lerobot_serve.session.numbers import LATE_CHUNK, SessionNumbers, STALE_EPISODE
 
 # status of a request's end, unless the server's status applies

@@ -20,8 +20,8 @@ from lerobot_serve.edge.control.authority import (
     MotionGrant,
     OperatingConditions,
 )
-from lerobot_serve.edge.fallback.ladder import Ladder, LadderDecision
-from lerobot_serve.edge.fallback.rungs import Rung, RungKind
+from lerobot_serve.edge.control.ladder import Ladder, LadderDecision
+from lerobot_serve.edge.control.rungs import Rung, RungKind
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionState
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.limits import SCHEMA_VERSION
-from lerobot_serve.edge.queue.action_queue import ChunkSource
+from lerobot_serve.edge.action_queue import ChunkSource
 from lerobot_serve.edge.session.pipeline import ReplyResult
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.edge.session.transport.transport import SessionAgreement

@@ -11,7 +11,7 @@ from support.edge.controller_rig import arm, Bench, GIVING_UP, MAX_AGE_NS, STEP_
 
 from lerobot_serve.cage.description import Interlock
 from lerobot_serve.cage.result import Verdict
-from lerobot_serve.edge.fallback.rungs import Rung, RungKind
+from lerobot_serve.edge.control.rungs import Rung, RungKind
 from lerobot_serve.edge.session.connection import ConnectionState
 
 # what one step may do to where the robot is

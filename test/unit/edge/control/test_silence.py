@@ -22,8 +22,8 @@ from lerobot_serve.cage.start_position import StartPosition
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.loop import ControlLoop
 from lerobot_serve.edge.control.pose_tracker import ManualMoveDetector, PoseTracker
+from lerobot_serve.edge.control.rungs import Rung, RungKind
 from lerobot_serve.edge.decisions import RobotDecisions
-from lerobot_serve.edge.fallback.rungs import Rung, RungKind
 from lerobot_serve.edge.inputs.state_reader import RobotState, StepInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.robot.description import RobotDescription

@@ -9,8 +9,8 @@ from support.edge.ladder_rig import ARM, BASE, kinds, MIXED, rungs, S, STEP_NS, 
 
 from lerobot_serve.cage.result import LastCommand
 from lerobot_serve.edge.control.authority import TeardownState
-from lerobot_serve.edge.fallback.ladder import Ladder
-from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.control.ladder import Ladder
+from lerobot_serve.edge.control.rungs import RungKind
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve_interfaces.msg import EdgeState

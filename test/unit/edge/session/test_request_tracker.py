@@ -9,7 +9,7 @@ import pytest
 
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.schema import MsgType
-from lerobot_serve.edge.queue.action_queue import QueueMark
+from lerobot_serve.edge.action_queue import QueueMark
 from lerobot_serve.edge.session.tracker import PendingRequest, ReplyDropped, RequestTracker
 
 EPOCH = 7

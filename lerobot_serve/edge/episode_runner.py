@@ -13,7 +13,7 @@ from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.limits import ID_LIMIT, TASK_LIMIT
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.operator_control import OperatorControl
-from lerobot_serve.edge.episodes.outcomes import REPORTED_OUTCOMES, RunOutcome
+from lerobot_serve.edge.episode_outcomes import REPORTED_OUTCOMES, RunOutcome
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.requester import Requester

@@ -27,8 +27,7 @@ from lerobot_serve.edge.control.authority import (
     MotionGrant,
     TeardownState,
 )
-from lerobot_serve.edge.fallback.ramp import Ramp
-from lerobot_serve.edge.fallback.rungs import check_order, ramp_s, Rung, RungKind
+from lerobot_serve.edge.control.rungs import check_order, Ramp, ramp_s, Rung, RungKind
 from lerobot_serve.edge.robot.description import RobotDescription
 
 # the queue was cleared: the episode is over

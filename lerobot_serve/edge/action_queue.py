@@ -14,6 +14,7 @@ before the lock is taken, a prefix after.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
 import threading
@@ -24,7 +25,36 @@ from numpy.typing import NDArray
 
 from lerobot_serve.arrays import Float32Array, FloatArray
 from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
-from lerobot_serve.edge.queue.delay_rules import DelayRule, moving_time
+
+# of the delay in rows by the clock, the rows taken since the request, and the rows of the chunk;
+# returns the first row to execute, from 0 to all of them
+DelayRule = Callable[[int, int, int], int]
+
+
+def moving_time(latency_rows: int, taken_rows: int, chunk_rows: int) -> int:
+    """
+    Skip the elapsed rows, at most those the robot executed: the first chunk of an episode starts
+    with its first row, however late it is.
+    """
+    return max(0, min(latency_rows, taken_rows, chunk_rows))
+
+
+def elapsed_time(latency_rows: int, _taken_rows: int, chunk_rows: int) -> int:
+    """Skip the elapsed rows, within the chunk (LeRobot 0.5 and 0.6)."""
+    return max(0, min(latency_rows, chunk_rows))
+
+
+def lerobot(latency_rows: int, _taken_rows: int, chunk_rows: int) -> int:
+    """Slice at the elapsed rows; a negative delay keeps the tail (LeRobot 0.4)."""
+    return slice(latency_rows, None).indices(chunk_rows)[0]
+
+
+DELAY_RULES: dict[str, DelayRule] = {
+    'moving_time': moving_time,
+    'elapsed_time': elapsed_time,
+    'lerobot': lerobot,
+}
+
 
 Element = TypeVar('Element', bound=np.float32 | np.float64)
 
