@@ -15,7 +15,7 @@ from benchmarks.network_emulation.rounds import ContenderResults
 from benchmarks.peers.comparison import LEROBOT, OPENPI
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 # an answer to older pictures is not played, in profile wifi of the edge
 TOO_OLD_MS = 3000.0

@@ -24,7 +24,7 @@ from benchmarks.results.report import Case
 from lerobot_serve.contract.cdr import CdrWriter
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 from lerobot_serve.tools.bags.images import COMPRESSED_TYPE
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.processes.node_processes import executable_path

@@ -26,7 +26,7 @@ from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.ros.contract.session_client import SessionClient
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 ABOUT = 'robots come and go: sessions opened and closed, straight and through a router'
 AT_ONCE, ROBOTS_A_TURN, CALL_S = 4, 20, 5.0

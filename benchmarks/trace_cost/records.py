@@ -29,7 +29,7 @@ from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.observability.trace_recorder import StepRecorder
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import RecordIds, TraceRecord
 from lerobot_serve.trace.writing.writer import TraceWriter

@@ -32,8 +32,14 @@ from lerobot_serve.policies.files.policy_folder import make_empty_folder
 from lerobot_serve.policies.files.policy_json import FORMAT_VERSION, SETTINGS_FILE
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm, HIGH_RAD, JOINT_NAMES, LOW_RAD
-from lerobot_serve.sim.expert import expert_chunk, inverse_kinematics
-from lerobot_serve.sim.scene import AttemptResult, draw_target, REACH_M, ReachScene
+from lerobot_serve.sim.scene import (
+    AttemptResult,
+    draw_target,
+    expert_chunk,
+    inverse_kinematics,
+    REACH_M,
+    ReachScene,
+)
 
 SEED = 20
 FPS, ROWS, CAMERA_PIXELS = 30, 30, 224

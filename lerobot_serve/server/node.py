@@ -55,9 +55,8 @@ from lerobot_serve.server.observability import metrics
 from lerobot_serve.server.observability.request_observer import make_request_observer, NodeContext
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.server.policy_swap import check_policy_path_change, PolicySwap, SwapRefused
 from lerobot_serve.server.sessions.session_service import SessionService
-from lerobot_serve.server.swap.policy_swap import PolicySwap
-from lerobot_serve.server.swap.swap_folder import check_policy_path_change, SwapRefused
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
 from lerobot_serve_interfaces.srv import SwapPolicy

@@ -22,8 +22,7 @@ from lerobot_serve.versions.errors import (
     VersionKept,
 )
 from lerobot_serve.versions.incoming import DELETED, remove_leftovers, temporary_name
-from lerobot_serve.versions.layout import Layout
-from lerobot_serve.versions.locks import exclusive, store_lock
+from lerobot_serve.versions.layout import exclusive, Layout, store_lock
 from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE, read_manifest
 
 LEAST_HASH_DIGITS = 4

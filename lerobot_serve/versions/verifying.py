@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lerobot_serve.versions.errors import DamagedVersion, ManifestError
 from lerobot_serve.versions.file_hash import CountBytes, hash_of, ignore_bytes
-from lerobot_serve.versions.locks import VersionLock
+from lerobot_serve.versions.layout import VersionLock
 from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE, ManifestFile, read_manifest
 
 SHOWN_FAULTS = 3

@@ -31,7 +31,7 @@ from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 from lerobot_serve.zenoh.link import forwarded, is_matched, ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S, LinkSender
 from lerobot_serve.zenoh.server_name import ServerInstances
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import Traffic
 
 R = TypeVar('R')
 MATCH_POLL_S = 0.002

@@ -18,7 +18,7 @@ from lerobot_serve.edge.episode_outcomes import RunOutcome
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.session.connection import ConnectionChange
 from lerobot_serve.edge.session.tracker import RequestEnd
-from lerobot_serve.telemetry.histogram import Histogram
+from lerobot_serve.telemetry.durations import Histogram
 
 
 class EdgeListener:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 import time
 
-from lerobot_serve.access.half_open import TlsHandshakes
+from lerobot_serve.access.connections import TlsHandshakes
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure
 from lerobot_serve.gateway.callers.caller import Caller

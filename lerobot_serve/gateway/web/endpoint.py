@@ -22,8 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from lerobot_serve.access.connections import Connections
-from lerobot_serve.access.half_open import ProtocolFactory, TlsHandshakes
+from lerobot_serve.access.connections import Connections, ProtocolFactory, TlsHandshakes
 from lerobot_serve.access.token_file import WrongTokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.gateway.access import Exposure

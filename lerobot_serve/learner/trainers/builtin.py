@@ -29,9 +29,8 @@ from lerobot_serve.learner.trainers.base import (
     TrainingStopped,
 )
 from lerobot_serve.learner.trainers.output import new_policy_folder
-from lerobot_serve.learner.trainers.recorded.info import RecordedInfo
-from lerobot_serve.learner.trainers.recorded.pictures import read_pictures
-from lerobot_serve.learner.trainers.recorded.rows import read_rows, RecordedRows
+from lerobot_serve.learner.trainers.pictures import read_pictures
+from lerobot_serve.learner.trainers.recorded import read_rows, RecordedInfo, RecordedRows
 from lerobot_serve.learner.trainers.trainer_file import BuiltinOptions
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
 from lerobot_serve.policies.builtin.fitting import Examples, fit, reproducible, write_weights

@@ -18,8 +18,8 @@ from typing import Any
 
 from lerobot_serve.child_process import empty_folder, python, reader_environment
 from lerobot_serve.learner.trainers.base import TrainerError
-from lerobot_serve.learner.trainers.process.guarded_process import GuardedProcess
-from lerobot_serve.learner.trainers.recorded.info import RecordedInfo
+from lerobot_serve.learner.trainers.guarded_process import GuardedProcess
+from lerobot_serve.learner.trainers.recorded import RecordedInfo
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
 from lerobot_serve.policies.kind_detection import detect_kind
 

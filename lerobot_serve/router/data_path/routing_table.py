@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 
-from lerobot_serve.quotas.quotas import Quotas
+from lerobot_serve.quotas import Quotas
 from lerobot_serve.router.data_path.in_flight import InFlightRequests
 from lerobot_serve.router.data_path.uncharged_requests import UnchargedRequests
 from lerobot_serve.router.parameters import RouterParameters

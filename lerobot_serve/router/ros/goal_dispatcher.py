@@ -34,7 +34,7 @@ from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.executor import RobustExecutor
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.zenoh.keys import PREDICT_CHUNK, Role, ServerKeys, WITHDRAW, WITHDRAWN
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import Traffic
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk
 

@@ -26,7 +26,7 @@ from lerobot_serve.zenoh.keys import ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S
 from lerobot_serve.zenoh.session_client import QueuedSessionClient
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import Traffic
 
 
 class ZenohReplicaClient(QueuedSessionClient):

@@ -15,7 +15,7 @@ import threading
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.scanning import episodes_in
-from lerobot_serve.learner.steps.lines import (
+from lerobot_serve.learner.steps import (
     FoundEpisode,
     PublishDone,
     PublishJob,

@@ -15,7 +15,7 @@ import yaml
 
 from lerobot_serve.edge.robot import file as robot_file
 from lerobot_serve.edge.robot.file_format import parse_yaml
-from lerobot_serve.experience.episode_summary import read_summary
+from lerobot_serve.experience.recorded_episode import read_summary
 from lerobot_serve.files.load import load
 from lerobot_serve.files.parsing import from_yaml
 from lerobot_serve.gateway.callers.mapping import MappingFile

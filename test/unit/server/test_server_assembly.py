@@ -25,7 +25,7 @@ from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.messages import UNCONFIGURED_TEXT
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.server.swap.swap_folder import check_policy_path_change
+from lerobot_serve.server.policy_swap import check_policy_path_change
 
 S = 1_000_000_000
 GIVEN = ServerParameters(

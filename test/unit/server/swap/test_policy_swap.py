@@ -32,7 +32,7 @@ from lerobot_serve.policies.runtime.loading_beside import (
 )
 from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.messages import SwapState
-from lerobot_serve.server.swap.swap_folder import SwapRefused
+from lerobot_serve.server.policy_swap import SwapRefused
 
 CHANGED = Flag.POLICY_CHANGED
 

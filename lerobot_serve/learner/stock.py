@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from lerobot_serve.contract.records import RecordedEpisode
-from lerobot_serve.learner.episodes.selection import Availability, find_bag, is_selected
-from lerobot_serve.learner.memory.database import MemoryNotWritten
-from lerobot_serve.learner.memory.memory import Learned, Memory
+from lerobot_serve.learner.database import MemoryNotWritten
+from lerobot_serve.learner.memory import Learned, Memory
+from lerobot_serve.learner.selection import Availability, find_bag, is_selected
 
 NOT_SELECTED = 'not_selected'
 RETRY_S = 5.0

@@ -14,8 +14,13 @@ import numpy as np
 
 from lerobot_serve.arrays import Uint8Array
 from lerobot_serve.learner.trainers.base import TrainerError
-from lerobot_serve.learner.trainers.recorded.info import AGAIN, RecordedInfo, VIDEO
-from lerobot_serve.learner.trainers.recorded.rows import data_files, RecordedRows
+from lerobot_serve.learner.trainers.recorded import (
+    AGAIN,
+    data_files,
+    RecordedInfo,
+    RecordedRows,
+    VIDEO,
+)
 from lerobot_serve.learner.trainers.sampling import Int64Array
 from lerobot_serve.picture_headers import check_picture, UnreadablePicture
 

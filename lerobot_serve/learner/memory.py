@@ -18,8 +18,8 @@ from msgspec import Struct
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.contract.records import RecordedEpisode
 from lerobot_serve.experience.recorded_episode import word_of
-from lerobot_serve.learner.episodes.selection import Place
-from lerobot_serve.learner.memory.database import Database
+from lerobot_serve.learner.database import Database
+from lerobot_serve.learner.selection import Place
 from lerobot_serve.learner.versions import Version
 
 PAUSED, RUNNING, YES = 'paused', 'running', 'yes'

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a step gets, and what it reports: one line of JSON each. The last report is Done or Failed.
-Any thread.
+What a step of a round gets, and what it reports: one line of JSON each. The last report is Done or
+Failed. Any thread. Each step is a child process of low priority: look for episodes, convert them,
+train, publish; `step_process` is the side of the learner, `lerobot_serve.tools.learning` that of
+the child, which ends when its learner does: it reads the end of its standard input.
 """
 
 from __future__ import annotations

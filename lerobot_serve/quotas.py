@@ -1,22 +1,177 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Admit the requests of each robot within its quota and those of its groups.
+What a robot, or a group of robots, may ask of a router or a server: requests, bytes, inference;
+and how often a robot without a session gets a reply. Called by the data path of router and
+server, in any of its threads. Plain; time is an argument.
+
+The parameter `quotas` has lines `robot PATTERN: RATE, ...` and `group PATTERN: RATE, ...`. A rule
+of robots gives each robot whose client_id matches a budget of its own; the first rule that matches
+counts. A rule of a group gives all robots that match one budget together; each rule that matches
+counts. A rate is `NUMBER requests/s`, `NUMBER MB/s` or `NUMBER inference_ms/s`.
 
 A request is admitted while each of its budgets has something left. A refused one uses nothing up;
 its refusal names the time after which the next one is admitted, unless others of its group use the
-budget up meanwhile. Any thread.
+budget up meanwhile.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
 from itertools import islice
 import math
+import re
 import threading
 
-from lerobot_serve.quotas.rules import QuotaRule, Resource, Scope
+from lerobot_serve.parameters import parameter, ParameterError
+
+RULE = re.compile(r'\s*(\w+)\s+(\S+)\s*:(.*)')
+RATE = re.compile(r'\s*(\S+)\s+(\S+)\s*')
+RATE_LIMIT, RULES_LIMIT, PATTERN_LIMIT = 1e9, 256, 128
+EXAMPLE = "'robot *: 10 requests/s, 20 MB/s, 300 inference_ms/s'"
+
+
+class Scope(Enum):
+    """Who shares a budget."""
+
+    ROBOT = 'robot'
+    GROUP = 'group'
+
+
+class Resource(Enum):
+    """What is counted; the value is the unit of its rate."""
+
+    REQUESTS = 'requests/s'
+    MEGABYTES = 'MB/s'
+    INFERENCE = 'inference_ms/s'
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRule:
+    """One rule. A resource that `rates` lacks is not limited."""
+
+    scope: Scope
+    pattern: str
+    rates: tuple[tuple[Resource, float], ...]
+
+    @property
+    def name(self) -> str:
+        return f'{self.scope.value} {self.pattern}'
+
+    def matches(self, client_id: str) -> bool:
+        return fnmatchcase(client_id, self.pattern)
+
+
+def parse_quotas(lines: Iterable[str], name: str = 'quotas') -> tuple[QuotaRule, ...]:
+    """Return the rules of the parameter `name`. Raises ParameterError."""
+    rules: dict[str, QuotaRule] = {}
+    for line in lines:
+        rule = _rule(line, name)
+        if rule.name in rules:
+            raise ParameterError(f'{name} has two rules for {rule.name!r}; keep one of them')
+        rules[rule.name] = rule
+    if len(rules) > RULES_LIMIT:
+        raise ParameterError(f'{name} may have {RULES_LIMIT} rules, got {len(rules)}')
+    return tuple(rules.values())
+
+
+def _rule(line: str, name: str) -> QuotaRule:
+    found = RULE.fullmatch(line)
+    scopes = {scope.value: scope for scope in Scope}
+    if not found or found[1] not in scopes:
+        raise ParameterError(
+            f'{name} must hold rules like {EXAMPLE} or group lab_*: ..., got {line!r}'
+        )
+    if len(found[2]) > PATTERN_LIMIT:
+        raise ParameterError(
+            f'{name}: a pattern may have {PATTERN_LIMIT} characters, got {len(found[2])}'
+        )
+    rates: dict[Resource, float] = {}
+    for text in found[3].split(','):
+        resource, rate = _rate(text, line, name)
+        if resource in rates:
+            raise ParameterError(f'{name}: {resource.value} is there twice in {line!r}')
+        rates[resource] = rate
+    return QuotaRule(scopes[found[1]], found[2], tuple(rates.items()))
+
+
+def _rate(text: str, line: str, name: str) -> tuple[Resource, float]:
+    found = RATE.fullmatch(text)
+    units = {resource.value: resource for resource in Resource}
+    if not found or found[2] not in units:
+        raise ParameterError(
+            f'{name}: a rate is a number and one of {", ".join(units)}, got {text.strip()!r} in '
+            f'{line!r}'
+        )
+    try:
+        rate = float(found[1])
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate <= RATE_LIMIT:
+        raise ParameterError(
+            f'{name}: a rate must be above 0 and at most {RATE_LIMIT:g}, got {found[1]!r} in '
+            f'{line!r}'
+        )
+    return units[found[2]], rate
+
+
+def quotas() -> tuple[str, ...]:
+    """Return the parameter `quotas`."""
+    return parameter(
+        (),
+        f'rules like {EXAMPLE}: what each robot whose client_id matches may use, the first match '
+        "counts; 'group lab_*: ...': what all that match may use together; empty: no quota",
+        live=True,
+    )
+
+
+def quota_burst_s() -> float:
+    """Return the parameter `quota_burst_s`."""
+    return parameter(
+        2.0,
+        'a robot or group that was silent may use up this much of its quota at once',
+        unit='s',
+        low=0.1,
+        high=3600.0,
+        live=True,
+    )
+
+
+SESSION_PERIOD_S = 0.5
+# a client with another session in each request must leave replies to others
+MAX_CLIENT_REPLIES_PER_S, MAX_REPLIES_PER_S = 4, 50
+MAX_SESSIONS = 1024
+
+
+class NoSessionLimiter:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._answered_ns: OrderedDict[tuple[str, int], int] = OrderedDict()
+        # replies of this second by client: at most MAX_REPLIES_PER_S clients
+        self._second, self._answers = -1, Counter[str]()
+
+    def allows_reply(self, client_id: str, session_epoch: int, now_ns: int) -> bool:
+        """Return whether to reply to this client now, and count the reply."""
+        key, second = (client_id, session_epoch), now_ns // 1_000_000_000
+        last_ns = self._answered_ns.get(key)
+        if last_ns is not None and now_ns - last_ns < 1e9 * SESSION_PERIOD_S:
+            return False
+        if second != self._second:
+            self._second, self._answers = second, Counter()
+        is_client_done = self._answers[client_id] >= MAX_CLIENT_REPLIES_PER_S
+        if is_client_done or self._answers.total() >= MAX_REPLIES_PER_S:
+            return False
+        self._answers[client_id] += 1
+        self._answered_ns[key] = now_ns
+        self._answered_ns.move_to_end(key)
+        if len(self._answered_ns) > MAX_SESSIONS:
+            self._answered_ns.popitem(last=False)
+        return True
+
 
 # robots whose budgets are kept; of those that were silent longest, the first one without debts is
 # forgotten: a name of its own must not help a robot out of its debts
