@@ -172,7 +172,7 @@ def write_results(folder: Path, board: Scoreboard, run: DemoRun, picture: str) -
         summarize_run,
     )
     from lerobot_serve.demo.results.run_records import audit_traces, read_records, RunRecords
-    from lerobot_serve.trace.format.schema import TraceError
+    from lerobot_serve.trace.format.run_files import TraceError
 
     traces = folder / fleet_files.TRACES
     try:

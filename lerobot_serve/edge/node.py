@@ -65,8 +65,7 @@ from lerobot_serve.ros.node.trigger_services import create_trigger_services
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
-from lerobot_serve.ros.topics.checked_subscription import create_checked_subscription
-from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
+from lerobot_serve.ros.subscriptions import create_checked_subscription, DedicatedSubscriptions
 from lerobot_serve.state_folder import FolderLock, state_folder
 from lerobot_serve.telemetry.log_throttle import Logs
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome

@@ -22,10 +22,10 @@ from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
 from lerobot_serve.policies.error_text import one_line
 from lerobot_serve.policies.lerobot.hub import hub_policy
-from lerobot_serve.policies.resources import memory, memory_reservation
-from lerobot_serve.policies.resources.memory import NotEnoughMemory
-from lerobot_serve.policies.resources.memory_reservation import MemoryReservation
+from lerobot_serve.policies.runtime import memory, memory_reservation
 from lerobot_serve.policies.runtime.loading_beside import beside_served_policy
+from lerobot_serve.policies.runtime.memory import NotEnoughMemory
+from lerobot_serve.policies.runtime.memory_reservation import MemoryReservation
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.policy_loading import LoadedPolicy

@@ -26,7 +26,7 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.ros.topics.dedicated_subscription import (
+from lerobot_serve.ros.subscriptions import (
     DedicatedSubscriptions,
     LivelinessStatus,
 )

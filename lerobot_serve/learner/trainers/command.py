@@ -41,7 +41,7 @@ from lerobot_serve.learner.trainers.output import new_policy_folder
 from lerobot_serve.learner.trainers.recorded import INFO_FILE
 from lerobot_serve.learner.trainers.trainer_file import CommandOptions, filled
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.registry import detect_kind
 
 LOG_FILE, NEW_EPISODES_FILE, RUN_FOLDER = 'train.log', 'new_episodes.json', 'run'
 POLL_S = 0.2

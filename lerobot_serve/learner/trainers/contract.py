@@ -21,7 +21,7 @@ from lerobot_serve.learner.trainers.base import TrainerError
 from lerobot_serve.learner.trainers.guarded_process import GuardedProcess
 from lerobot_serve.learner.trainers.recorded import RecordedInfo
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
-from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.registry import detect_kind
 
 MODULE = 'lerobot_serve.learner.trainers.contract'
 FIELDS = (

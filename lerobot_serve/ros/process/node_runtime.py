@@ -39,9 +39,8 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros.process import command_line, fastdds_profile
 from lerobot_serve.ros.process.command_line import NodeCommand
-from lerobot_serve.ros.process.event_threads import EventThreads, STUCK_LOOKS
+from lerobot_serve.ros.process.event_threads import EventThreads, OwnRestart, STUCK_LOOKS
 from lerobot_serve.ros.process.executor import RobustExecutor
-from lerobot_serve.ros.process.own_restart import OwnRestart
 from lerobot_serve.ros.process.rcl_errors import readable_rcl_error
 from lerobot_serve.ros.process.service_manager import (
     ALIVE,

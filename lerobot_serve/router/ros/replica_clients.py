@@ -20,7 +20,7 @@ from lerobot_serve.contract.services.messages import read
 from lerobot_serve.local.path import MakePath
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
-from lerobot_serve.ros.topics.dedicated_subscription import (
+from lerobot_serve.ros.subscriptions import (
     DedicatedSubscriptions,
     LivelinessStatus,
 )

@@ -20,7 +20,7 @@ from lerobot_serve.contract.records import OpenSessionRequest, OpenSessionRespon
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_client import SessionClient
-from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
+from lerobot_serve.ros.subscriptions import DedicatedSubscriptions
 from lerobot_serve.router.ros.replica_clients import ReplicaClient
 from lerobot_serve_interfaces.msg import ActionChunk
 

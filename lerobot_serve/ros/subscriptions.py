@@ -9,6 +9,11 @@ the executor rclpy gives no warning of an incompatible QoS.
 
 The same wait can watch the liveliness of publishers: one whose lease expires, or that is
 destroyed, is reported to the callback of its topic.
+
+Decode messages of other nodes: bytes become a message, or Malformed with a reason.
+
+An undecodable message must neither end a node nor be lost uncounted, as in a subscription that
+lets the middleware decode.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 import threading
 from typing import Any
 
@@ -24,9 +30,56 @@ from rclpy.guard_condition import GuardCondition
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
+from rclpy.serialization import deserialize_message
 from rclpy.subscription import Subscription
 
+from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.ros import qos
+
+UNDECODABLE = 'undecodable'
+
+
+def decode_message(raw: bytes, kind: type, topic: str) -> Any:
+    """Return the message of these bytes. Raises Malformed."""
+    try:
+        return deserialize_message(raw, kind)
+    except Exception as error:
+        # the middleware, the type support and their allocations each raise their own types
+        raise Malformed(
+            UNDECODABLE,
+            f'{topic}: {len(raw)} bytes are not a {kind.__name__} ({type(error).__name__})',
+        ) from error
+
+
+def create_checked_subscription(
+    node: Node,
+    kind: type,
+    topic: str,
+    callback: Callable[[Any], None],
+    profile: QoSProfile,
+    *,
+    on_drop: Callable[[str], None],
+    **options: Any,
+) -> Subscription:
+    """Subscribe; `on_drop` receives the reason of each undecodable message."""
+    receive = partial(_receive, kind, topic, callback, on_drop)
+    return node.create_subscription(kind, topic, receive, profile, raw=True, **options)
+
+
+def _receive(
+    kind: type,
+    topic: str,
+    callback: Callable[[Any], None],
+    on_drop: Callable[[str], None],
+    raw: bytes,
+) -> None:
+    try:
+        message = decode_message(raw, kind, topic)
+    except Malformed as error:
+        on_drop(error.reason)
+    else:
+        callback(message)
+
 
 WAIT_FOREVER = -1
 

@@ -80,7 +80,7 @@ def cuda_device_key(device: str) -> str:
     """
     import torch
 
-    from lerobot_serve.policies.resources.device import torch_device
+    from lerobot_serve.policies.runtime.device import torch_device
 
     properties = torch.cuda.get_device_properties(torch_device(device))
     return f'cuda-{getattr(properties, "uuid", properties.name)}'
