@@ -12,7 +12,6 @@ from pathlib import Path
 import random
 
 from lerobot_serve.cage.cage import Cage
-from lerobot_serve.cage.start_position import StartPosition
 from lerobot_serve.contract.limits import ID_LIMIT
 from lerobot_serve.edge.action_queue import ActionQueue, DELAY_RULES
 from lerobot_serve.edge.control.clamp_alarm import ClampAlarm
@@ -20,7 +19,7 @@ from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.ladder import Ladder
 from lerobot_serve.edge.control.operator_control import OperatorControl
 from lerobot_serve.edge.control.playback import ActionPlayback, Interpolator
-from lerobot_serve.edge.control.pose_tracker import ManualMoveDetector, PoseTracker
+from lerobot_serve.edge.control.pose_tracker import ManualMoveDetector, PoseTracker, StartPosition
 from lerobot_serve.edge.control.rungs import parse_ladder, ramp_s, teardown_rungs
 from lerobot_serve.edge.control.step import StepSettings
 from lerobot_serve.edge.decisions import Decision, RobotDecisions

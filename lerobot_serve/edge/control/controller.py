@@ -15,7 +15,7 @@ import numpy as np
 
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.cage import Cage
-from lerobot_serve.cage.result import CageResult, LastCommand, Verdict
+from lerobot_serve.cage.description import CageResult, LastCommand, Verdict
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport, Halt
 from lerobot_serve.edge.control.authority import (
     ActionSupply,

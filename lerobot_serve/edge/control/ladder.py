@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lerobot_serve.arrays import Float64Array
-from lerobot_serve.cage.result import LastCommand
+from lerobot_serve.cage.description import LastCommand
 from lerobot_serve.edge.control.authority import (
     ActionSupply,
     AllowedMotion,

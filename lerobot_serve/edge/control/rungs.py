@@ -26,8 +26,7 @@ import re
 import numpy as np
 
 from lerobot_serve.arrays import Float64Array
-from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.cage.result import LastCommand
+from lerobot_serve.cage.description import ActionLimit, LastCommand, Motion
 from lerobot_serve.contract.records import EdgeState
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.parameters import ParameterError

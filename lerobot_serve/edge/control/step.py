@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lerobot_serve.arrays import Float64Array
-from lerobot_serve.cage.result import CageResult
+from lerobot_serve.cage.description import CageResult
 from lerobot_serve.edge.action_queue import QueuedAction
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.ladder import LadderDecision

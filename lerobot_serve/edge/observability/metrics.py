@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client.core import Metric
 
-from lerobot_serve.cage.result import Verdict
+from lerobot_serve.cage.description import Verdict
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.rungs import RungKind

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from lerobot_serve.arrays import Uint8Array
-from lerobot_serve.cage.result import Verdict
+from lerobot_serve.cage.description import Verdict
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.data_path.observation import Observation

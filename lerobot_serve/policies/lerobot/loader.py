@@ -54,9 +54,12 @@ from lerobot_serve.policies.runtime.device import (
     torch_device,
     use_one_thread_beside,
 )
-from lerobot_serve.policies.runtime.footprint import declared_bytes
 from lerobot_serve.policies.runtime.loading_beside import is_beside
-from lerobot_serve.policies.runtime.memory import check_memory, leave_out_of_collections
+from lerobot_serve.policies.runtime.memory import (
+    check_memory,
+    declared_bytes,
+    leave_out_of_collections,
+)
 from lerobot_serve.requirements import install_command, REQUIREMENTS
 
 

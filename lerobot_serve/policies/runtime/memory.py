@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Check free memory before the weights of a policy are read, and release unused memory.
+Compute the memory of the files of a policy from their headers (weights, states of processor steps,
+programs, tokenizers, language models: all that a loader reads), check free memory before they are
+read, and release unused memory. Torch is imported lazily.
 
-Reservations of other processes are in `memory_reservation`. Thread: the one that loads a policy.
+Reservations of other processes are in `memory_reservation`. Thread: the one that loads a policy;
+`declared_bytes` any thread.
 """
 
 from __future__ import annotations
@@ -11,8 +14,73 @@ from dataclasses import dataclass
 import gc
 from pathlib import Path
 import sys
+from typing import Any
 
 from lerobot_serve.policies.base import LoadOptions, PolicyError
+from lerobot_serve.policies.files.assets import find_assets
+from lerobot_serve.policies.files.file_headers import read_json, tensor_bytes, unpacked_bytes
+
+CONFIG_FILE = 'config.json'
+DESCRIPTION_FILES = (CONFIG_FILE, 'policy.json')
+STEP_FILES = ('policy_preprocessor.json', 'policy_postprocessor.json')
+# files that the policy kinds of this package read, beside the state files of steps
+POLICY_FILES = {
+    CONFIG_FILE,
+    *STEP_FILES,
+    'policy.json',
+    'model.safetensors',
+    'statistics.safetensors',
+}
+PROGRAM_SUFFIXES = {'.pt2', '.onnx', '.data'}
+# how to read the declared size by suffix; any other file counts with its size
+SIZE_READERS = {'.safetensors': tensor_bytes, '.pt2': unpacked_bytes}
+
+
+def declared_bytes(folder: Path) -> int:
+    """
+    Return the bytes that the files of a policy folder and their assets declare.
+
+    The result is 0 for a path that is not a folder, as of a policy without files. Raises
+    PolicyError for an unreadable header and for an asset that is not on this machine.
+
+    In a folder of another package's policy kind, which has no known description, every file
+    counts.
+    """
+    if not folder.is_dir():
+        return 0
+    if not any((folder / name).is_file() for name in DESCRIPTION_FILES):
+        return sum(file_bytes(path) for path in folder.iterdir() if path.is_file())
+    config = _object(folder / CONFIG_FILE)
+    steps = [step for name in STEP_FILES for step in _steps(folder / name)]
+    names = POLICY_FILES | {
+        name for step in steps if isinstance(name := step.get('state_file'), str)
+    }
+    files = [
+        path
+        for path in folder.iterdir()
+        if path.is_file() and (path.name in names or path.suffix in PROGRAM_SUFFIXES)
+    ]
+    configs = [value for step in steps if isinstance(value := step.get('config'), dict)]
+    for asset in find_assets(config, configs):
+        files += asset.files
+    return sum(map(file_bytes, files))
+
+
+def file_bytes(file: Path) -> int:
+    """Return the bytes that one file declares. Raises PolicyError."""
+    declared = SIZE_READERS.get(file.suffix)
+    return declared(file) if declared else file.stat().st_size
+
+
+def _object(file: Path) -> dict[str, Any]:
+    value = read_json(file) if file.is_file() else {}
+    return value if isinstance(value, dict) else {}
+
+
+def _steps(file: Path) -> list[dict[str, Any]]:
+    steps = _object(file).get('steps')
+    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+
 
 MEMORY_INFO, OWN_CGROUPS = Path('/proc/meminfo'), Path('/proc/self/cgroup')
 CGROUPS = Path('/sys/fs/cgroup')

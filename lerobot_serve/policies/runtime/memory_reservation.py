@@ -30,8 +30,12 @@ import time
 
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.runtime import memory
-from lerobot_serve.policies.runtime.footprint import declared_bytes
-from lerobot_serve.policies.runtime.memory import MB, MemoryCapacity, NotEnoughMemory
+from lerobot_serve.policies.runtime.memory import (
+    declared_bytes,
+    MB,
+    MemoryCapacity,
+    NotEnoughMemory,
+)
 
 FOLDER_NAME = 'lerobot_serve'
 SUFFIX, LOCK_FILE = '.held', 'guard.lock'

@@ -9,8 +9,7 @@ from math import inf
 
 import numpy as np
 
-from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.cage.result import LastCommand
+from lerobot_serve.cage.description import ActionLimit, LastCommand, Motion
 from lerobot_serve.edge.control.authority import (
     ActionSupply,
     AllowedMotion,

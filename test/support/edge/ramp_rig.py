@@ -6,8 +6,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 import numpy as np
 
-from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.cage.result import LastCommand
+from lerobot_serve.cage.description import ActionLimit, LastCommand, Motion
 from lerobot_serve.edge.control.rungs import top_speed
 
 ARM = ActionLimit('arm.pos', 'arm', Motion.POSITION, -100.0, 100.0, 0.1, 2.0, 8.0)

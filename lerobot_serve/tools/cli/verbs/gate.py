@@ -130,7 +130,7 @@ def collect(paths: Sequence[Path], policies: Policies) -> GateFigures:
     from contextlib import closing, ExitStack
     from functools import partial
 
-    from lerobot_serve.policies.runtime.footprint import declared_bytes
+    from lerobot_serve.policies.runtime.memory import declared_bytes
     from lerobot_serve.tools.cli.progress import show_count
     from lerobot_serve.tools.gate.collecting import cage_of_robot, Collector, recorded_parent
     from lerobot_serve.tools.replay.sources import open_source

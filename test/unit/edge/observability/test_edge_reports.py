@@ -14,7 +14,7 @@ from support.edge.controller_rig import Bench as Tick
 from support.edge.controller_rig import GIVING_UP, STEP_NS, WAYS
 from support.edge.requester_rig import CHUNK
 
-from lerobot_serve.cage.result import CageResult, Verdict
+from lerobot_serve.cage.description import CageResult, Verdict
 from lerobot_serve.edge.action_queue import ChunkSource, QueuedAction
 from lerobot_serve.edge.control.ladder import LadderDecision
 from lerobot_serve.edge.control.rungs import RungKind

@@ -14,7 +14,7 @@ from support.edge.controller_rig import arm, Bench, MAX_AGE_NS, WAYS
 from support.edge.requester_rig import Bench as Requests
 from support.replacing import replace
 
-from lerobot_serve.cage.result import Verdict
+from lerobot_serve.cage.description import Verdict
 from lerobot_serve.edge.action_queue import ChunkSource, QueueMark
 from lerobot_serve.edge.control.authority import ControlAuthority, Intervention
 from lerobot_serve.edge.control.operator_control import OperatorControl
