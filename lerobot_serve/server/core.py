@@ -24,8 +24,8 @@ from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import MsgType, Refusal, StateClass, Status
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.quotas import NoSessionLimiter, Quotas
-from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
+from lerobot_serve.server.inference.request_validation import error_chunk
 from lerobot_serve.server.inference.schedulers import make_scheduler
 from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.observability.request_observer import RequestObserver

@@ -28,7 +28,7 @@ from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyE
 from lerobot_serve.policies.runtime.loading_beside import give_way
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.manifest import Manifest, read_manifest
-from lerobot_serve.versions.verifying import is_version
+from lerobot_serve.versions.store import is_version
 
 ENTRY_LIMIT = 10_000
 BLOCK_BYTES, SHOWN_DIGITS = 1 << 20, 16

@@ -19,7 +19,7 @@ from lerobot_serve.server.inference.worker import InferenceFailed, InferenceWork
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.versions.errors import VersionError
-from lerobot_serve.versions.verifying import is_version, lock_checked
+from lerobot_serve.versions.store import is_version, lock_checked
 
 # as in ServerStatus.msg
 TYPE_LIMIT, DEVICE_LIMIT = 64, 32

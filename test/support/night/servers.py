@@ -16,7 +16,7 @@ from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.layout import VersionLock
-from lerobot_serve.versions.verifying import is_version, lock_checked
+from lerobot_serve.versions.store import is_version, lock_checked
 from support.router.dispatch_rig import answer_bytes
 from support.router.replica_rig import FakeReplica
 from support.router.runtime_rig import status

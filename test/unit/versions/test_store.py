@@ -21,14 +21,13 @@ from lerobot_serve.versions.errors import (
 from lerobot_serve.versions.incoming import FETCH, incoming_folder, LEFTOVER_LIMIT_S
 from lerobot_serve.versions.layout import exclusive, store_lock, VersionLock
 from lerobot_serve.versions.manifest import differences
-from lerobot_serve.versions.store import find_id, VersionStore
-from lerobot_serve.versions.verifying import check, faults_of, lock_checked
+from lerobot_serve.versions.store import check, faults_of, find_id, lock_checked, VersionStore
 
 KNOWN = ('act@aaaa000011112222', 'act@aaab000011112222', 'act_2@cccc000011112222')
 SERVER = """
 import sys
 from pathlib import Path
-from lerobot_serve.versions.verifying import lock_checked
+from lerobot_serve.versions.store import lock_checked
 held = lock_checked(Path(sys.argv[1]))
 print('serving', flush=True)
 sys.stdin.read()

@@ -79,7 +79,7 @@ def verify(
     """Read every file again and compare hashes. Raises UserError."""
     from lerobot_serve.tools.versions import texts
     from lerobot_serve.versions.layout import held
-    from lerobot_serve.versions.verifying import faults_of
+    from lerobot_serve.versions.store import faults_of
 
     opened = _opened(store)
     entries = [opened.entry(each) for each in version] or opened.entries()
@@ -210,8 +210,7 @@ def publish(
     from lerobot_serve.versions.manifest import TIME_FORMAT
     from lerobot_serve.versions.publishing import Details, policy_paths, PolicyIdentity
     from lerobot_serve.versions.publishing import publish as publish_folder
-    from lerobot_serve.versions.store import VersionStore
-    from lerobot_serve.versions.verifying import is_version
+    from lerobot_serve.versions.store import is_version, VersionStore
 
     source = Path(local_folder(folder)).expanduser()
 

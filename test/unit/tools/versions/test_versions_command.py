@@ -20,10 +20,9 @@ from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.tools.versions.texts import size_text
 from lerobot_serve.versions.errors import Interrupted, VersionInUse
 from lerobot_serve.versions.layout import VersionLock
-from lerobot_serve.versions.store import VersionStore
+from lerobot_serve.versions.store import check, VersionStore
 from lerobot_serve.versions.transfer.http_files import HttpSource, ServerAddress
 from lerobot_serve.versions.transfer.serving import HttpSettings, StoreHttpServer
-from lerobot_serve.versions.verifying import check
 
 REACH = REPOSITORY / 'config' / 'policies' / 'reach'
 REACH_V1 = REPOSITORY / 'config' / 'policies' / 'reach_v1'
