@@ -13,7 +13,7 @@ import subprocess
 from benchmarks.harness.processes import module_command
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 ABOUT = 'one end of the local path is killed at any instant: the other sees it, and nothing stays'
 KILLS, SEED = 10_000, 1

@@ -30,7 +30,7 @@ from benchmarks.peers.peer_process import ImageSet, policy_frames
 from benchmarks.peers.this_package import policy_parameters
 from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 ABOUT = 'one robot sends a hundred times its quota: what the others feel'
 ROBOTS, RATE_HZ, QUOTA_HZ, TIMES_QUOTA = 8, 2.0, 2.0, 100.0

@@ -18,7 +18,20 @@ import socket
 from lerobot_serve.contract.names import file_name
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.ros_home import ros_home
+
+VARIABLE = '$ROS_HOME'
+
+
+def ros_home() -> Path:
+    """Return the folder of ROS for what nodes and verbs keep, which need not exist."""
+    return Path(os.environ.get('ROS_HOME') or Path.home() / '.ros')
+
+
+def expanded(path: str) -> Path:
+    """Return a path with $ROS_HOME or ~ at its start replaced. Raises RuntimeError."""
+    first, _, rest = path.partition('/')
+    return ros_home() / rest if first == VARIABLE else Path(path).expanduser()
+
 
 OWNER_FILE, OWNER_LIMIT = '.owner', 300
 # not inherited: neither a child nor the program that replaces this one keeps what is opened

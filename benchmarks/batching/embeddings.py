@@ -24,7 +24,7 @@ from lerobot_serve.policies.base import LoadOptions, PolicyRequest, Prediction
 from lerobot_serve.policies.lerobot.compat import lerobot
 from lerobot_serve.policies.lerobot.loader import load
 from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy
-from lerobot_serve.telemetry.percentiles import percentile
+from lerobot_serve.telemetry.durations import percentile
 
 ABOUT = 'a request to a small SmolVLA with three cameras, with and without the embedding cache'
 CAMERAS = tuple(f'observation.images.{name}' for name in ('front', 'wrist', 'top'))

@@ -16,10 +16,9 @@ import numpy as np
 
 from benchmarks.results.report import Case
 from lerobot_serve.cage.cage import Cage
-from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
-from lerobot_serve.cage.result import LastCommand, Verdict
-from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.cage.description import ActionLimit, Interlock, LastCommand, Motion, Verdict
+from lerobot_serve.edge.action_queue import ActionQueue, ChunkSource
+from lerobot_serve.telemetry.durations import summarize
 
 ABOUT = 'one action taken from the queue and judged by the safety cage'
 JOINTS, STEP_S = 14, 0.02

@@ -26,12 +26,12 @@ from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from lerobot_serve.cage.description import ActionLimit, Motion
 from lerobot_serve.edge import wiring
+from lerobot_serve.edge.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.observability.reports import executed_action
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.robot.command_messages import command_message, COMMAND_MESSAGES
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.ros import qos

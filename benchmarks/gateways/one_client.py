@@ -54,7 +54,7 @@ from benchmarks.peers.pinned_packages import install, PeerUnavailable
 from benchmarks.peers.this_package import open_way
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 ABOUT = 'one client of another project through a gateway, and with the server of its project'
 SIZES = (ImageSet(1, 240, 256), ImageSet(2, 224, 224), ImageSet(2, 480, 640))

@@ -27,7 +27,7 @@ from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
+from lerobot_serve.ros.subscriptions import DedicatedSubscriptions
 from lerobot_serve_interfaces.msg import ActionChunk
 
 # of a relay: a server refuses several robots on a topic of another form

@@ -32,19 +32,19 @@ from benchmarks.hunting.stepped_thread import SteppedThread
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge import wiring
+from lerobot_serve.edge.action_queue import DELAY_RULES
 from lerobot_serve.edge.control.loop import ControlLoop
-from lerobot_serve.edge.core import EdgeCore
+from lerobot_serve.edge.control.rungs import RungKind
 from lerobot_serve.edge.decisions import Decision, RobotDecisions, save
-from lerobot_serve.edge.episodes.runner import EpisodeRunner
-from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.episode_runner import EpisodeRunner
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
+from lerobot_serve.edge.wiring import EdgeCore
 from lerobot_serve.links.link import Presence
 from lerobot_serve.parameters import build_parameters, ParameterError
 from lerobot_serve_interfaces.action import RunEpisode

@@ -22,7 +22,7 @@ from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.records import CameraSpec, OpenSessionResponse
 from lerobot_serve.contract.schema import Flag, Refusal, Status
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
-from lerobot_serve.edge.inputs.history import HistoryStep
+from lerobot_serve.edge.inputs.latest import HistoryStep
 from lerobot_serve.edge.session.transport.fake_transport import agreed
 
 HEALTHY, SLOW, SILENT, LOSSY, HOSTILE, FAILING, ABSENT, REFUSING, INCOMPATIBLE = BEHAVIORS = (

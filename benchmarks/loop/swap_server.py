@@ -29,7 +29,7 @@ from lerobot_serve.contract.schema import Codec
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service
-from lerobot_serve.telemetry.percentiles import percentile
+from lerobot_serve.telemetry.durations import percentile
 from lerobot_serve_interfaces.msg import ServerStatus
 from lerobot_serve_interfaces.srv import SwapPolicy
 

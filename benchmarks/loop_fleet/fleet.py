@@ -19,7 +19,7 @@ import time
 
 from benchmarks.harness.processes import child
 from lerobot_serve.errors import UserError
-from lerobot_serve.learner.trainers.process.guard import share_niceness
+from lerobot_serve.learner.trainers.guard import share_niceness
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.processes.node_processes import executable_path
 

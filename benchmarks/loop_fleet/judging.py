@@ -15,7 +15,7 @@ from lerobot_serve.tools.bags.message import BagError, CHUNK
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.gate.figures import reaches_robot
 from lerobot_serve.versions.errors import VersionError
-from lerobot_serve.versions.verifying import check
+from lerobot_serve.versions.store import check
 
 
 def faults_of_store(store: Path, served: Collection[str], first: str) -> list[str]:

@@ -12,7 +12,7 @@ from benchmarks.peers.peer_process import Way
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 # after which a trip is lost, with everybody
 ANSWER_S = 20.0

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 DIRECT, DIRECT_JPEG, ROUTED, ROUTED_JPEG = 'direct raw', 'direct JPEG', 'router raw', 'router JPEG'
 ZENOH, ZENOH_JPEG, ZENOH_ROUTED = 'Zenoh raw', 'Zenoh JPEG', 'Zenoh router raw'

@@ -18,7 +18,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from lerobot_serve.sim.arm import Arm, JOINT_NAMES
 from lerobot_serve.sim.cameras import render
-from lerobot_serve.sim.expert import expert_chunk
+from lerobot_serve.sim.scene import expert_chunk
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.recording.writer import BagWriter

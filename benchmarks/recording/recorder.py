@@ -23,7 +23,7 @@ from benchmarks.recording.example_bag import image
 from benchmarks.recording.kills import record_command
 from benchmarks.results.report import Case
 from lerobot_serve.ros import qos
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 from lerobot_serve.tools.bags.images import COMPRESSED_TYPE
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.recorder.frames import compressed

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import json
 from pathlib import Path
 
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 
 @dataclass

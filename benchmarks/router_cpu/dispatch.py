@@ -39,7 +39,7 @@ from lerobot_serve.router.placement.placement_table import PlacementTable
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.sessions.client_sessions import ClientSession
 from lerobot_serve.router.storage.writer import StoreWriter
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 ABOUT = 'one request and its answer through the dispatcher of the router'
 ROBOTS, JOINTS, ROWS, IMAGE_BYTES, EPISODE_REQUESTS = 300, 14, 50, 90_000, 50

@@ -25,7 +25,7 @@ from lerobot_serve.router.placement.split import bucket, slot
 from lerobot_serve.router.replicas.slot_stats import SlotStats
 from lerobot_serve.router.storage.sqlite_store import FILE, SqliteStore
 from lerobot_serve.router.storage.writer import StoreWriter
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 ABOUT = 'one episode placed, and what is left of millions of them'
 CAPACITY, SPLIT_PERCENT, ROBOTS = 10_000, 80, 997

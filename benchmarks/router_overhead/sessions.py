@@ -28,7 +28,7 @@ from lerobot_serve.contract.schema import Codec
 from lerobot_serve.links.fake import FakeReplies
 from lerobot_serve.links.ros.link import RosLink
 from lerobot_serve.links.server_client import ServerClient
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 ABOUT = 'robots come and go: sessions opened and closed, straight and through a router'
 AT_ONCE, ROBOTS_A_TURN, CALL_S = 4, 20, 5.0

@@ -23,7 +23,7 @@ from benchmarks.peers.this_package import Node, open_way
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 ABOUT = 'round trip through a router against the same straight to a server'
 # KB of a request -> height and width of the one raw picture that makes it so large

@@ -24,13 +24,13 @@ from benchmarks.harness.processes import took_ms
 from benchmarks.results.percentiles import microseconds
 from benchmarks.results.report import Case
 from lerobot_serve.edge import wiring
+from lerobot_serve.edge.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.inputs.state_reader import RobotState
-from lerobot_serve.edge.observability.step_recorder import StepRecorder
+from lerobot_serve.edge.observability.trace_recorder import StepRecorder
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import RecordIds, TraceRecord
 from lerobot_serve.trace.writing.writer import TraceWriter

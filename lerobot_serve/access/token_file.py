@@ -1,21 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The tokens of those who may act: a file that only its owner reads, with lines `NAME TOKEN`;
-and how long replies to wrong ones wait.
+and how long replies to wrong ones wait. Any thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import getpass
 import hmac
 import os
 from pathlib import Path
 import re
 import secrets
+import shutil
 
-from lerobot_serve.access.private_files import write_private
+from lerobot_serve.atomic_file import replacement_of, sync_folder
 from lerobot_serve.errors import UserError
 from lerobot_serve.private_file import mode_of_others
+
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write or replace a file; a reader finds the old or the new one. Raises OSError."""
+    with replacement_of(path, durable=True) as part:
+        # of a process that was killed
+        part.unlink(missing_ok=True)
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
+        with os.fdopen(handle, 'wb') as file:
+            file.write(content)
+            file.flush()
+            os.fsync(handle)
+
+
+def make_private_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """
+    Make a folder that appears with all of its files; a name may have one /. Raises OSError, also
+    where the folder exists and is not empty.
+    """
+    part = folder.with_name(f'.{folder.name}.part')
+    # of a process that was killed
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(mode=FOLDER_MODE)
+    try:
+        for name, content in files.items():
+            (part / name).parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
+            write_private(part / name, content)
+        part.rename(folder)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    sync_folder(folder.parent)
+
 
 NAME = re.compile(r'[\w.@-]{1,64}')
 TOKEN = re.compile(r'[A-Za-z0-9_-]{16,256}')

@@ -34,10 +34,16 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from lerobot_serve.arrays import is_finite
-from lerobot_serve.cage.description import ActionLimit, Interlock
+from lerobot_serve.cage.description import (
+    ActionLimit,
+    CageResult,
+    Interlock,
+    JointValues,
+    LastCommand,
+    Verdict,
+)
 from lerobot_serve.cage.interlocks import InterlockRule, Interlocks
 from lerobot_serve.cage.limits import MotionLimits
-from lerobot_serve.cage.result import CageResult, JointValues, LastCommand, Verdict
 
 NOT_AN_ACTION = 'not_an_action', 'command has a wrong shape or type'
 # causes unrelated to the policy

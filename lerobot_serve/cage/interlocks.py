@@ -16,8 +16,7 @@ from math import inf, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from lerobot_serve.cage.description import Interlock
-from lerobot_serve.cage.result import is_numeric_array, JointValues
+from lerobot_serve.cage.description import Interlock, is_numeric_array, JointValues
 
 
 @dataclass(frozen=True, slots=True, eq=False)

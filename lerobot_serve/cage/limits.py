@@ -31,8 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_serve.arrays import is_finite
-from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.cage.result import is_numeric_array, JointValues, LastCommand
+from lerobot_serve.cage.description import (
+    ActionLimit,
+    is_numeric_array,
+    JointValues,
+    LastCommand,
+    Motion,
+)
 
 # tolerance: a target at a limit is not clamped for rounding
 ROUNDING = 1 + 1e-9

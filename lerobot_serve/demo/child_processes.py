@@ -19,7 +19,7 @@ import signal
 from typing import Any, IO
 
 from lerobot_serve.child_process import DEVNULL, PIPE, Process, start, STDOUT, TimeoutExpired
-from lerobot_serve.demo.tour.commands import TypedCommand
+from lerobot_serve.demo.tour.link import TypedCommand
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.fleet.output.prefixed_output import LineBuffer, OWN_NAME

@@ -21,13 +21,13 @@ from lerobot_serve.demo.child_processes import child_processes, ChildProcesses, 
 from lerobot_serve.demo.fleet_names import robot_names, STATE
 from lerobot_serve.demo.tour import fleet_files, learning_fleet
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, DemoOptions, LEARNING, SERVING
-from lerobot_serve.demo.tour.commands import join_text, TypedCommand, VerbCommand
+from lerobot_serve.demo.tour.link import join_text, TypedCommand, VerbCommand
 from lerobot_serve.errors import UserError
 
 if TYPE_CHECKING:
+    from lerobot_serve.demo.results.report import DemoRun
     from lerobot_serve.demo.results.scoreboard import Scoreboard
     from lerobot_serve.demo.results.screen import Screen
-    from lerobot_serve.demo.results.summary import DemoRun
     from lerobot_serve.demo.tour.act_context import ActContext
 
 __all__ = ['DemoOptions', 'run_demo']
@@ -59,8 +59,8 @@ def run_demo(options: DemoOptions) -> bool:
     with child_processes(options.folder, environment) as children:
         # before the imports below, which take longer than the start of the robots
         fleet, dashboard = start_fleet(options, children)
+        from lerobot_serve.demo.results.report import DemoRun
         from lerobot_serve.demo.results.scoreboard import Scoreboard
-        from lerobot_serve.demo.results.summary import DemoRun
 
         board, run = Scoreboard(robot_names(options.robots)), DemoRun()
         picture = run_acts(options, children, (fleet, dashboard), board, run)
@@ -165,10 +165,14 @@ def play(options: DemoOptions, context: ActContext, started: Started, run: DemoR
 
 def write_results(folder: Path, board: Scoreboard, run: DemoRun, picture: str) -> bool:
     """Write figures, report and pictures, print the summary; return whether all was shown."""
-    from lerobot_serve.demo.results.report import arm_animations, html_report
+    from lerobot_serve.demo.results.report import (
+        arm_animations,
+        as_text,
+        html_report,
+        summarize_run,
+    )
     from lerobot_serve.demo.results.run_records import audit_traces, read_records, RunRecords
-    from lerobot_serve.demo.results.summary import as_text, summarize_run
-    from lerobot_serve.trace.format.schema import TraceError
+    from lerobot_serve.trace.format.run_files import TraceError
 
     traces = folder / fleet_files.TRACES
     try:

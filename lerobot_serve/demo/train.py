@@ -24,16 +24,24 @@ import torch
 
 from lerobot_serve.arrays import Float32Array, FrameArray, Uint8Array
 from lerobot_serve.policies.base import LoadOptions, Policy, PolicyError, PolicyRequest
-from lerobot_serve.policies.builtin.fitting import Examples, fit, write_weights
-from lerobot_serve.policies.builtin.network import ReachNetwork
+from lerobot_serve.policies.builtin.network import Examples, fit, ReachNetwork, write_weights
 from lerobot_serve.policies.builtin.policy import load, square_crop
 from lerobot_serve.policies.builtin.settings import KIND, ReachSizes, WEIGHTS_FILE
-from lerobot_serve.policies.files.policy_folder import make_empty_folder
-from lerobot_serve.policies.files.policy_json import FORMAT_VERSION, SETTINGS_FILE
+from lerobot_serve.policies.files.policy_folder import (
+    FORMAT_VERSION,
+    make_empty_folder,
+    SETTINGS_FILE,
+)
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import Arm, HIGH_RAD, JOINT_NAMES, LOW_RAD
-from lerobot_serve.sim.expert import expert_chunk, inverse_kinematics
-from lerobot_serve.sim.scene import AttemptResult, draw_target, REACH_M, ReachScene
+from lerobot_serve.sim.scene import (
+    AttemptResult,
+    draw_target,
+    expert_chunk,
+    inverse_kinematics,
+    REACH_M,
+    ReachScene,
+)
 
 SEED = 20
 FPS, ROWS, CAMERA_PIXELS = 30, 30, 224

@@ -24,10 +24,9 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge import clock, wiring
 from lerobot_serve.edge.control.loop import ControlLoop
 from lerobot_serve.edge.control.operator_control import ServiceReply
-from lerobot_serve.edge.core import EdgeCore
 from lerobot_serve.edge.decisions import Decision, RobotDecisions
-from lerobot_serve.edge.episodes.outcome_reports import OutcomeReports
-from lerobot_serve.edge.episodes.runner import EpisodeRunner
+from lerobot_serve.edge.episode_outcomes import OutcomeReports
+from lerobot_serve.edge.episode_runner import EpisodeRunner
 from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.inputs.observation_builder import ObservationBuilder
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
@@ -43,7 +42,7 @@ from lerobot_serve.edge.observability.logs import (
 from lerobot_serve.edge.observability.reports import EdgeView
 from lerobot_serve.edge.observability.trace_recorder import EdgeTraceRecorder, make_edge_recorder
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.robot.input_topics import input_topics
+from lerobot_serve.edge.robot.description import input_topics
 from lerobot_serve.edge.ros import person_messages, sensor_messages
 from lerobot_serve.edge.ros.person_messages import PersonSubscriptions
 from lerobot_serve.edge.ros.robot_commands import RobotCommands
@@ -54,6 +53,7 @@ from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.transport.policy_server_transport import PolicyServerTransport
 from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
+from lerobot_serve.edge.wiring import EdgeCore
 from lerobot_serve.links.link import LinkCallbacks
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.session_messages import record_of
@@ -64,8 +64,7 @@ from lerobot_serve.ros.node.trigger_services import create_trigger_services
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
-from lerobot_serve.ros.topics.checked_subscription import create_checked_subscription
-from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
+from lerobot_serve.ros.subscriptions import create_checked_subscription, DedicatedSubscriptions
 from lerobot_serve.state_folder import FolderLock, state_folder
 from lerobot_serve.telemetry.log_throttle import Logs
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome

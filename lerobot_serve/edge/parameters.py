@@ -3,7 +3,7 @@
 The parameters of the node edge_controller.
 
 Defaults that a profile sets are those of the profile `wifi`. Ladders depend on the robot file:
-lerobot_serve.edge.fallback.rungs checks them.
+lerobot_serve.edge.control.rungs checks them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lerobot_serve.edge.network_profiles import DEFAULT_PROFILE, PROFILES, with_
 from lerobot_serve.local import local_parameters as local
 from lerobot_serve.parameters import parameter, ParameterError
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
-from lerobot_serve.trace.writing import trace_parameters as trace_settings
+from lerobot_serve.trace.writing import open_trace as trace_settings
 from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 

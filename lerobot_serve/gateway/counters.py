@@ -13,7 +13,7 @@ import threading
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from lerobot_serve.telemetry.histogram import Histogram
+from lerobot_serve.telemetry.durations import Histogram
 from lerobot_serve.telemetry.metric_families import counter, gauge, histogram
 
 OK = 'ok'

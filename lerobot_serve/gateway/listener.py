@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from lerobot_serve.access.half_open import ProtocolFactory, TlsHandshakes
+from lerobot_serve.access.connections import ProtocolFactory, TlsHandshakes
 from lerobot_serve.gateway.access import Exposure
 
 

@@ -22,13 +22,13 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.types import Time
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.recorded_episode import decode_recorded
-from lerobot_serve.learner.memory.memory import Memory
+from lerobot_serve.learner.memory import Memory
 from lerobot_serve.learner.metrics import collect
 from lerobot_serve.learner.parameters import LearnerParameters
 from lerobot_serve.learner.rounds.learner import Learner
 from lerobot_serve.learner.rounds.requests import Command
 from lerobot_serve.learner.rounds.settings import LearnerSettings
-from lerobot_serve.learner.steps.process import StepProcess
+from lerobot_serve.learner.step_process import StepProcess
 from lerobot_serve.learner.trainers.trainer_file import BUILTIN, read_trainer_file
 from lerobot_serve.learner.versions import announcement, canary_news
 from lerobot_serve.parameters import ParameterError
@@ -38,8 +38,7 @@ from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.node.trigger_services import create_trigger_services
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
-from lerobot_serve.ros_home import ros_home
-from lerobot_serve.state_folder import FolderLock, state_path
+from lerobot_serve.state_folder import FolderLock, ros_home, state_path
 from lerobot_serve.telemetry.http_endpoint import start_endpoint
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.manifest import read_manifest

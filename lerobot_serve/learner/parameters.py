@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lerobot_serve.contract.names import is_topic
-from lerobot_serve.learner.episodes.selection import FILTERS, SUCCESS
+from lerobot_serve.learner.selection import FILTERS, SUCCESS
 from lerobot_serve.parameters import closest_name, parameter, ParameterError
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
 from lerobot_serve.versions.manifest import SOURCE, SOURCE_LENGTH, SOURCE_LIMIT

@@ -22,7 +22,7 @@ from lerobot_serve.zenoh.keys import ClientKeys, Role, server_of, ServerKeys
 from lerobot_serve.zenoh.link import first_sentence, forwarded, is_matched, ZenohLink
 from lerobot_serve.zenoh.link_sender import LIFESPAN_S, LinkSender
 from lerobot_serve.zenoh.server_name import ServerInstances
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import Traffic
 
 SERVERS_TIMEOUT_S = 0.5
 # requests of one with the sessions of many that wait for the link

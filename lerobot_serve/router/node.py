@@ -25,22 +25,21 @@ from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
 from lerobot_serve.local.local_parameters import serve_locally
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.local_copies import LocalCopies
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.server_links import (
     create_services,
     LinkReplies,
+    LocalCopies,
     NoSessionPublisher,
     serve_over_zenoh,
 )
 from lerobot_serve.ros.contract.session_messages import message_of, session_request_from_message
-from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.process.command_line import NodeCommand
+from lerobot_serve.ros.process.executor import ExecutorFuture
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
-from lerobot_serve.ros.topics.checked_subscription import create_checked_subscription
-from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
+from lerobot_serve.ros.subscriptions import create_checked_subscription, DedicatedSubscription
 from lerobot_serve.router.api.goal_router import GoalRouter
 from lerobot_serve.router.api.services import RouterServices
 from lerobot_serve.router.context import format_local_time, no_wait, NodeContext

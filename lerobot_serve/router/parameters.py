@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 import math
 from typing import Self
 
+from lerobot_serve import quotas as quota_rules
 from lerobot_serve.contract.limits import SINGLE_SLOT
 from lerobot_serve.contract.names import full_name, is_topic, node_name, OVER_ZENOH
 from lerobot_serve.local import local_parameters as local
 from lerobot_serve.parameters import parameter, ParameterError
-from lerobot_serve.quotas import rules as quota_rules
-from lerobot_serve.quotas.rules import parse_quotas, QuotaRule
+from lerobot_serve.quotas import parse_quotas, QuotaRule
 from lerobot_serve.router.canary.plan import CanaryPlan, parse_plan
 from lerobot_serve.router.storage.address import check_address
 from lerobot_serve.telemetry import metrics_parameters as endpoint_settings
-from lerobot_serve.trace.writing import trace_parameters as trace_settings
+from lerobot_serve.trace.writing import open_trace as trace_settings
 from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 HOUR_NS = 3_600 * 10**9

@@ -23,16 +23,15 @@ from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import MsgType, Refusal, StateClass, Status
 from lerobot_serve.contract.services.session import SessionRefused
-from lerobot_serve.quotas.no_session_limiter import NoSessionLimiter
-from lerobot_serve.quotas.quotas import Quotas
-from lerobot_serve.server.error_replies import error_chunk
+from lerobot_serve.quotas import NoSessionLimiter, Quotas
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
+from lerobot_serve.server.inference.request_validation import error_chunk
 from lerobot_serve.server.inference.schedulers import make_scheduler
 from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import LOAD_WINDOW_NS, ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.server.sessions import admission
+from lerobot_serve.server.sessions import session_validation
 from lerobot_serve.server.sessions.session_table import Session, SessionTable
 
 MAX_QUEUE_S = 60.0
@@ -256,11 +255,11 @@ class ServerCore:
         statistics, service_s = self._statistics, self._statistics.service_s()
         if not (rules.admission == 'auto' and service_s > 0 and chunk_s > 0):
             return most
-        demand = admission.Demand(
+        demand = session_validation.Demand(
             self._request_rate_hz(chunk_s, now_ns), chunk_s, rules.network_round_trip_ms / 1e3
         )
         batch, single_s = statistics.batch_size(), statistics.single_s()
-        return min(most, admission.max_robots(service_s, demand, batch, single_s))
+        return min(most, session_validation.max_robots(service_s, demand, batch, single_s))
 
     def _chunk_duration_s(self, request: OpenSessionRequest | None) -> float:
         """Return how long a client executes a chunk; without a client, at the trained rate."""
@@ -275,7 +274,7 @@ class ServerCore:
         arrivals = self._statistics.arrivals(now_ns)
         open_s = self.sessions.total_open_s(now_ns, LOAD_WINDOW_NS)
         if open_s < LOAD_WINDOW_NS / 1e9 or not arrivals:
-            return admission.expected_rate_hz(chunk_s)
+            return session_validation.expected_rate_hz(chunk_s)
         return arrivals / open_s
 
     def end_sessions(self, sessions: list[Session], why: str) -> None:
@@ -350,7 +349,7 @@ class ServerCore:
         """
         now_ns = time.monotonic_ns()
         load, service_s = self._statistics.load(now_ns), self._statistics.service_s()
-        delay_s = admission.predicted_delay_s(service_s, load, len(self._request_queue))
+        delay_s = session_validation.predicted_delay_s(service_s, load, len(self._request_queue))
         most = self.session_limit(self._chunk_duration_s(request), now_ns)
         return LoadReport(load, delay_s * 1e3, len(self.sessions), most)
 

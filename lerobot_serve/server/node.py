@@ -24,14 +24,14 @@ from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
 from lerobot_serve.local.local_parameters import serve_locally
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.policies.resources import memory, memory_reservation
+from lerobot_serve.policies.runtime import memory, memory_reservation
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.local_copies import LocalCopies
 from lerobot_serve.ros.contract.predict_chunk_action import PredictChunkAction
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.server_links import (
     create_services,
     LinkReplies,
+    LocalCopies,
     NoSessionPublisher,
     serve_over_zenoh,
 )
@@ -40,7 +40,7 @@ from lerobot_serve.ros.node.lifecycle import LifecycleNode
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
-from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
+from lerobot_serve.ros.subscriptions import DedicatedSubscription
 from lerobot_serve.server.core import ServerCore
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.inference_loop import InferenceLoop, ReplySender
@@ -55,9 +55,8 @@ from lerobot_serve.server.observability import metrics
 from lerobot_serve.server.observability.request_observer import make_request_observer, NodeContext
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
+from lerobot_serve.server.policy_swap import check_policy_path_change, PolicySwap, SwapRefused
 from lerobot_serve.server.sessions.session_service import SessionService
-from lerobot_serve.server.swap.policy_swap import PolicySwap
-from lerobot_serve.server.swap.swap_folder import check_policy_path_change, SwapRefused
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings
 from lerobot_serve_interfaces.msg import Observation, ServerStatus
 from lerobot_serve_interfaces.srv import SwapPolicy

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lerobot_serve import quotas as quota_rules
 from lerobot_serve.local import local_parameters as local
 from lerobot_serve.parameters import parameter, ParameterError
-from lerobot_serve.quotas import rules as quota_rules
-from lerobot_serve.quotas.rules import parse_quotas, QuotaRule
+from lerobot_serve.quotas import parse_quotas, QuotaRule
 from lerobot_serve.telemetry import metrics_parameters as telemetry
 from lerobot_serve.trace.format.redaction import LEVELS
-from lerobot_serve.trace.writing import trace_parameters as trace
+from lerobot_serve.trace.writing import open_trace as trace
 from lerobot_serve.zenoh import zenoh_parameters as zenoh
 
 

@@ -23,14 +23,13 @@ from trajectory_msgs.msg import JointTrajectory
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.ros import qos
+from lerobot_serve.ros.image_messages import image_from_frame
 from lerobot_serve.ros.node.fixed_rate_loop import FixedRateLoop
 from lerobot_serve.ros.node.node_parameters import NodeParameters
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.command_line import NodeCommand
 from lerobot_serve.ros.process.node_runtime import NodeRuntime, run
-from lerobot_serve.ros.topics.checked_subscription import decode_message
-from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
-from lerobot_serve.ros.topics.image_messages import image_from_frame
+from lerobot_serve.ros.subscriptions import decode_message, DedicatedSubscription
 from lerobot_serve.sim.arm import Arm, JOINT_NAMES
 from lerobot_serve.sim.correction import CorrectingPerson, Request
 from lerobot_serve.sim.parameters import SimParameters

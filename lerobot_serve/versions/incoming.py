@@ -19,11 +19,9 @@ import shutil
 import time
 
 from lerobot_serve.atomic_file import sync_folder
-from lerobot_serve.versions.comparing import differences
 from lerobot_serve.versions.errors import store_error, VersionConflict, VersionInUse
-from lerobot_serve.versions.layout import Layout
-from lerobot_serve.versions.locks import store_lock, try_lock
-from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE, read_manifest
+from lerobot_serve.versions.layout import Layout, store_lock, try_lock
+from lerobot_serve.versions.manifest import differences, Manifest, MANIFEST_FILE, read_manifest
 
 PUBLISH, FETCH, DELETED = 'publish', 'fetch', 'deleted'
 FILE_MODE = 0o444

@@ -24,8 +24,7 @@ from lerobot_serve.contract.names import file_name
 from lerobot_serve.contract.services.session import ServerUnreachable
 from lerobot_serve.errors import UserError
 from lerobot_serve.zenoh.keys import server_of
-from lerobot_serve.zenoh.settings import configuration, MESSAGE_WAIT_US, ZenohSettings
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import configuration, MESSAGE_WAIT_US, Traffic, ZenohSettings
 
 OnPayload = Callable[[str, bytes], None]
 OnPresence = Callable[[str, bool], None]

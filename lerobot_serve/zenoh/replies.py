@@ -15,7 +15,7 @@ from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.zenoh.keys import client_of, ServerKeys
 from lerobot_serve.zenoh.link import DROPPED_AFTER_S, is_matched, ZenohLink
 from lerobot_serve.zenoh.link_sender import LinkSender
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import Traffic
 
 # clients whose tokens are held; without keys anything may have one
 CLIENTS_LIMIT = 4096

@@ -32,7 +32,7 @@ from lerobot_serve.zenoh.keys import (
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.link_sender import LINK_FULL
 from lerobot_serve.zenoh.predictions import Predictions, SubmitPrediction
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import Traffic
 
 Handler = Callable[[Any, Any], Any]
 Call = Callable[[], Coroutine[Any, Any, None]]

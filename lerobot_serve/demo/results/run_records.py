@@ -27,7 +27,7 @@ from lerobot_serve.trace.format.records import (
     ShadowRecord,
     TraceRecord,
 )
-from lerobot_serve.trace.format.schema import TraceError
+from lerobot_serve.trace.format.run_files import TraceError
 
 Points = list[tuple[float, float]]
 EDGE, ROUTER = 'edge', 'router'

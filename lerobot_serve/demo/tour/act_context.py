@@ -24,7 +24,7 @@ from lerobot_serve.demo.node import DemoMonitor
 from lerobot_serve.demo.results.scoreboard import router_events, Scoreboard
 from lerobot_serve.demo.results.screen import Screen
 from lerobot_serve.demo.tour.act_order import DemoOptions
-from lerobot_serve.demo.tour.commands import Command, KillCommand, TypedCommand, VerbCommand
+from lerobot_serve.demo.tour.link import Command, KillCommand, TypedCommand, VerbCommand
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.operate.fleet_client import FleetClient

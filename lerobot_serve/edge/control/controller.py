@@ -15,7 +15,7 @@ import numpy as np
 
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.cage.cage import Cage
-from lerobot_serve.cage.result import CageResult, LastCommand, Verdict
+from lerobot_serve.cage.description import CageResult, LastCommand, Verdict
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport, Halt
 from lerobot_serve.edge.control.authority import (
     ActionSupply,
@@ -29,12 +29,11 @@ from lerobot_serve.edge.control.authority import (
 )
 from lerobot_serve.edge.control.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.control.executed_log import ExecutedActionLog
+from lerobot_serve.edge.control.ladder import Ladder, LadderDecision
 from lerobot_serve.edge.control.playback import ActionPlayback
 from lerobot_serve.edge.control.pose_tracker import PoseTracker
-from lerobot_serve.edge.control.rate_limiter import CommandRateLimiter
-from lerobot_serve.edge.control.step import ExecutedStep, StepSettings
-from lerobot_serve.edge.fallback.ladder import Ladder, LadderDecision
-from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.control.rungs import RungKind
+from lerobot_serve.edge.control.step import CommandRateLimiter, ExecutedStep, StepSettings
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.takeover import PersonCommand

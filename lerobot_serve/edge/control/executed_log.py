@@ -18,7 +18,7 @@ import numpy as np
 
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.contract.data_path.execution_report import ExecutedRun, rows_limit
-from lerobot_serve.edge.queue.action_queue import QueuedAction
+from lerobot_serve.edge.action_queue import QueuedAction
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,8 +19,7 @@ import numpy as np
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.robot.input_topics import input_sources
+from lerobot_serve.edge.robot.description import input_sources, RobotDescription
 
 # in sensor_msgs/Image and CompressedImage the encapsulation and the stamp come first
 STAMP_END_BYTE = 12

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Builds the observation of a request from deposited messages: checks, opens and encodes them, in the
-units and the camera names of the policy. The request thread.
+Builds the observation of a request from deposited messages: checks, opens, scales and encodes
+them, in the units and the camera names of the policy. The request thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
+from msgspec.structs import replace
 import numpy as np
 
 from lerobot_serve.arrays import Float32Array, FrameArray
@@ -17,16 +18,70 @@ from lerobot_serve.contract.image_size import downscale
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.services.session import aspect_ratio_warning
-from lerobot_serve.edge.inputs.frame_encoding import (
-    camera_messages,
-    encode_frames,
-)
-from lerobot_serve.edge.inputs.history import HistoryStep
+from lerobot_serve.edge.inputs.latest import HistoryStep
 from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.inputs.state_reader import MessageReader
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.robot.input_topics import state_input_names
+from lerobot_serve.edge.robot.description import RobotDescription, state_input_names
+
+# camera name and identity of its raw message: a message may be in several steps
+FrameKey = tuple[str, int]
+FrameMessages = dict[FrameKey, bytes]
+
+
+def frame_key(step: HistoryStep, camera: str) -> FrameKey:
+    return camera, id(step.snapshot.values[camera])
+
+
+def camera_messages(steps: tuple[HistoryStep, ...], cameras: Iterable[str]) -> FrameMessages:
+    """Return the messages of the cameras, the newest first, each once."""
+    names = tuple(cameras)
+    return {
+        frame_key(step, name): step.snapshot.values[name]
+        for step in reversed(steps)
+        for name in reversed(names)
+    }
+
+
+def encode_frames(
+    steps: tuple[HistoryStep, ...],
+    cameras: dict[str, str],
+    frames: Mapping[FrameKey, FrameArray | Image],
+    images: ImageCodecPool,
+    codec: Codec,
+    quality: int,
+) -> tuple[Image, ...]:
+    """
+    Return the frames of all history steps, ordered by step, then camera.
+
+    `cameras` maps the robot's camera names to the policy's; `frames` holds the pixels of each
+    message, or an image that is sent unchanged. All frames are encoded in parallel, each once.
+    Raises Malformed or Unencodable.
+    """
+    # name of the frame in error texts; the newest step that has it
+    labels = {
+        frame_key(step, name): f'{cameras[name]}, {step.steps_back} steps back'
+        for step in steps
+        for name in cameras
+    }
+    pixels = {labels[key]: f for key, f in frames.items() if not isinstance(f, Image)}
+    encoded = _encoded(pixels, images, codec, quality)
+    ready = {key: f if isinstance(f, Image) else encoded[labels[key]] for key, f in frames.items()}
+    return tuple(
+        replace(ready[frame_key(step, name)], name=cameras[name], steps_back=step.steps_back)
+        for step in steps
+        for name in cameras
+    )
+
+
+def _encoded(
+    frames: dict[str, FrameArray], images: ImageCodecPool, codec: Codec, quality: int
+) -> dict[str, Image]:
+    """Encode frames; 16-bit depth is sent raw, since JPEG cannot hold it."""
+    deep = {label: frame for label, frame in frames.items() if frame.dtype != np.uint8}
+    flat = {label: frame for label, frame in frames.items() if label not in deep}
+    encoded = dict(zip(flat, images.encode_all(flat, codec, quality), strict=True))
+    return encoded | dict(zip(deep, images.encode_all(deep, Codec.RAW, quality), strict=True))
 
 
 class ObservationBuilder:

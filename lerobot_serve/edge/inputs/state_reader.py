@@ -10,11 +10,16 @@ from typing import NamedTuple, Protocol
 from lerobot_serve.arrays import Float64Array, FrameArray
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.edge.inputs.history import ObservationHistory
-from lerobot_serve.edge.inputs.latest import InputsNotReady, LatestInputs
-from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
-from lerobot_serve.edge.robot.input_topics import input_topics, state_input_names
-from lerobot_serve.edge.robot.measurement import measured_values, measuring_indices
+from lerobot_serve.edge.inputs.latest import InputsNotReady, LatestInputs, ObservationHistory
+from lerobot_serve.edge.robot.description import (
+    CameraInput,
+    input_topics,
+    measured_values,
+    measuring_indices,
+    RobotDescription,
+    state_input_names,
+    StateSource,
+)
 
 
 class MessageReader(Protocol):

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client.core import Metric
 
-from lerobot_serve.cage.result import Verdict
+from lerobot_serve.cage.description import Verdict
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.controller import Controller
-from lerobot_serve.edge.fallback.rungs import RungKind
-from lerobot_serve.edge.observability.reply_stats import ReplyStats
+from lerobot_serve.edge.control.rungs import RungKind
+from lerobot_serve.edge.observability.listener import ReplyStats
 from lerobot_serve.edge.observability.reports import (
     control_steps_missed,
     count_drops,

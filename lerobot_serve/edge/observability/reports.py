@@ -14,6 +14,7 @@ from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
 from lerobot_serve.contract.limits import TASK_LIMIT, TEXT_LIMIT
+from lerobot_serve.edge.action_queue import ActionQueue
 from lerobot_serve.edge.control.authority import ControlAuthority, Intervention
 from lerobot_serve.edge.control.controller import Controller
 from lerobot_serve.edge.control.loop import LoopRate
@@ -23,8 +24,7 @@ from lerobot_serve.edge.control.operator_control import (
     STOPPED_TEXT,
 )
 from lerobot_serve.edge.control.step import ExecutedStep
-from lerobot_serve.edge.inputs.history import ObservationHistory
-from lerobot_serve.edge.queue.action_queue import ActionQueue
+from lerobot_serve.edge.inputs.latest import ObservationHistory
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve_interfaces.msg import DropCount, EdgeState, ExecutedAction

@@ -8,14 +8,18 @@ from math import inf
 
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
-from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
+from lerobot_serve.edge.robot.description import (
+    CameraInput,
+    measuring_indices,
+    RobotDescription,
+    StateSource,
+)
 from lerobot_serve.edge.robot.file_format import (
     InterventionInput,
     JOINT_STATE,
     JOY,
     RobotFileError,
 )
-from lerobot_serve.edge.robot.measurement import measuring_indices
 from lerobot_serve.edge.robot.units import KINDS, RATES
 from lerobot_serve.parameters import closest_name
 

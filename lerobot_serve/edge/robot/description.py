@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from lerobot_serve.cage.description import ActionLimit, Interlock
+import numpy as np
+
+from lerobot_serve.arrays import Float64Array
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
 from lerobot_serve.edge.robot.file_format import InterventionInput
 from lerobot_serve.edge.robot.units import UnitConversion, UnitConversions
 
@@ -120,3 +124,75 @@ class RobotDescription:
 
     def _renamed(self, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(self.rename_map.get(name, name) for name in names)
+
+
+class InputTopic(NamedTuple):
+    """Topic, message type and maximum age since arrival of one input."""
+
+    topic: str
+    type: str
+    max_age_s: float
+
+
+def state_input_names(robot: RobotDescription) -> tuple[str, ...]:
+    """Return the names of the state inputs, in order."""
+    return tuple(f'state from {source.topic}' for source in robot.state)
+
+
+def input_sources(robot: RobotDescription) -> list[tuple[str, StateSource | CameraInput]]:
+    """Return name and source of each input; several states of one topic share a name."""
+    sources: list[tuple[str, StateSource | CameraInput]] = []
+    sources += zip(state_input_names(robot), robot.state, strict=True)
+    sources += [(camera.name, camera) for camera in robot.cameras]
+    return sources
+
+
+def input_topics(robot: RobotDescription) -> dict[str, InputTopic]:
+    """Return the topic of each input, by name."""
+    return {
+        name: InputTopic(source.topic, source.type, source.max_age_s)
+        for name, source in input_sources(robot)
+    }
+
+
+def input_max_ages_ns(robot: RobotDescription) -> dict[str, int]:
+    """Return the maximum age of each input, by name [ns]."""
+    return {name: int(one.max_age_s * 1e9) for name, one in input_topics(robot).items()}
+
+
+POSES = ('pose.x', 'pose.y', 'pose.z', 'pose.yaw')
+
+
+def measuring_indices(robot: RobotDescription) -> tuple[int | None, ...]:
+    """
+    Return for each action the index of the state value that measures it.
+
+    It is the value of the same name, otherwise of the same joint, and of the same kind (position
+    or velocity). None: no value measures it, or several do.
+    """
+    return tuple(_measuring(action, robot) for action in robot.actions)
+
+
+def _measuring(action: ActionLimit, robot: RobotDescription) -> int | None:
+    fields = [(source, field) for source in robot.state for field in source.fields]
+    fitting = [i for i, (source, field) in enumerate(fields) if _fits(action, source, field)]
+    named = [i for i in fitting if robot.own_state_names[i] == action.name]
+    jointed = [i for i in fitting if fields[i][1] == action.joint]
+    found = named or jointed
+    return found[0] if len(found) == 1 else None
+
+
+def _fits(action: ActionLimit, source: StateSource, field: str) -> bool:
+    if source.type == 'nav_msgs/Odometry':
+        return (action.motion is Motion.POSITION) == (field in POSES)
+    # an array does not declare what its numbers are
+    return source.field in ('', action.motion.value)
+
+
+def measured_values(state: Float64Array, indices: tuple[int | None, ...]) -> Float64Array:
+    """
+    Return the measured value of each action, in order.
+
+    Unmeasured velocities count as 0.
+    """
+    return np.array([0.0 if index is None else state[index] for index in indices], np.float64)

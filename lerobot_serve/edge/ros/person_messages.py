@@ -33,8 +33,7 @@ from lerobot_serve.edge.takeover import (
     PersonTarget,
 )
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.topics.checked_subscription import decode_message
-from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
+from lerobot_serve.ros.subscriptions import decode_message, DedicatedSubscriptions
 
 # type name in a robot file -> message class
 PERSON_MESSAGE_TYPES: dict[str, type] = {

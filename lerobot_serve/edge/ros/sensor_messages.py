@@ -23,9 +23,12 @@ from lerobot_serve.arrays import Float64Array, FrameArray
 from lerobot_serve.contract.data_path.message_parts import Image as WireImage
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.robot.description import CameraInput, StateSource
-from lerobot_serve.ros.topics.checked_subscription import decode_message, UNDECODABLE
-from lerobot_serve.ros.topics.compressed_images import frame_from_compressed, passthrough_jpeg
-from lerobot_serve.ros.topics.image_messages import frame_from_image
+from lerobot_serve.ros.image_messages import (
+    frame_from_compressed,
+    frame_from_image,
+    passthrough_jpeg,
+)
+from lerobot_serve.ros.subscriptions import decode_message, UNDECODABLE
 
 # type name in a robot file -> message class
 MESSAGE_TYPES: dict[str, type] = {

@@ -17,9 +17,9 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import OpenSessionResponse
 from lerobot_serve.contract.schema import Flag, Status
+from lerobot_serve.edge.action_queue import ActionQueue, ChunkSource, Leftover
+from lerobot_serve.edge.latency import LatencyTracker
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover
-from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.robot.units import SAME_UNITS, UnitConversions
 from lerobot_serve.edge.session.request import PendingRequest
 from lerobot_serve.session.chunk_terms import ChunkTerms

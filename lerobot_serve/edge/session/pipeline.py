@@ -24,8 +24,7 @@ from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.contract.records import OpenSessionResponse
 from lerobot_serve.contract.schema import Flag
 from lerobot_serve.edge.inputs.latest import InputsNotReady
-from lerobot_serve.edge.observability.listener import EdgeListener
-from lerobot_serve.edge.observability.reply_stats import ReplyStats
+from lerobot_serve.edge.observability.listener import EdgeListener, ReplyStats
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.edge.robot.units import executed_for_policy
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger

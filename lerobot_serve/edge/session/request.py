@@ -15,8 +15,8 @@ from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.records import CameraSpec, OpenSessionResponse
 from lerobot_serve.contract.schema import Refusal, Status
 from lerobot_serve.contract.services.session import SessionRefused
-from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
-from lerobot_serve.edge.queue.action_queue import QueueMark
+from lerobot_serve.edge.action_queue import QueueMark
+from lerobot_serve.edge.inputs.latest import HistoryStep, ObservationHistory
 from lerobot_serve.session.machine import SESSION_ENDING, SessionMachine
 
 # status of a request's end, unless the server's status applies

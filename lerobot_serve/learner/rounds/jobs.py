@@ -11,11 +11,10 @@ from pathlib import Path
 import re
 import shutil
 
-from lerobot_serve.learner.episodes.stock import Stock
-from lerobot_serve.learner.memory.memory import Memory, RoundRecord
-from lerobot_serve.learner.rounds import texts
+from lerobot_serve.learner.memory import Memory, RoundRecord
+from lerobot_serve.learner.rounds import settings
 from lerobot_serve.learner.rounds.settings import LearnerSettings
-from lerobot_serve.learner.steps.lines import (
+from lerobot_serve.learner.steps import (
     BagToConvert,
     ConvertJob,
     Job,
@@ -24,6 +23,7 @@ from lerobot_serve.learner.steps.lines import (
     StageJob,
     TrainJob,
 )
+from lerobot_serve.learner.stock import Stock
 from lerobot_serve.learner.versions import lineage
 from lerobot_serve.versions.manifest import MANIFEST_FILE
 
@@ -135,6 +135,6 @@ class RoundJobs:
             fingerprint=record.trained,
             parent=record.parent,
             dataset_sha256=record.dataset_sha256,
-            note=texts.note_text(record.number, episodes, self.total_episodes),
+            note=settings.note_text(record.number, episodes, self.total_episodes),
             sources=self._settings.parameters.sources,
         )

@@ -21,10 +21,9 @@ from lerobot_serve.contract.cdr import encodable_text
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.contract.records import DropCount, LearnerState, RecordedEpisode
-from lerobot_serve.learner.episodes.stock import check_usable, Stock
-from lerobot_serve.learner.memory.database import MemoryNotWritten
-from lerobot_serve.learner.memory.memory import Memory, RoundEnd, RoundRecord
-from lerobot_serve.learner.rounds import texts
+from lerobot_serve.learner.database import MemoryNotWritten
+from lerobot_serve.learner.memory import Memory, RoundEnd, RoundRecord
+from lerobot_serve.learner.rounds import settings
 from lerobot_serve.learner.rounds.jobs import RoundJobs
 from lerobot_serve.learner.rounds.requests import Answer, Call, Command, Requests
 from lerobot_serve.learner.rounds.settings import (
@@ -44,8 +43,8 @@ from lerobot_serve.learner.rounds.states import (
     RUNNING,
     Unfinished,
 )
-from lerobot_serve.learner.rounds.step_runner import StepRunner
-from lerobot_serve.learner.steps.lines import (
+from lerobot_serve.learner.step_process import StartStep, StepProcess, StepRunner
+from lerobot_serve.learner.steps import (
     ConvertDone,
     Failed,
     FoundEpisode,
@@ -58,7 +57,7 @@ from lerobot_serve.learner.steps.lines import (
     StageDone,
     TrainDone,
 )
-from lerobot_serve.learner.steps.process import StartStep, StepProcess
+from lerobot_serve.learner.stock import check_usable, Stock
 from lerobot_serve.learner.trainers.base import Progress
 from lerobot_serve.learner.versions import (
     CanaryNews,
@@ -530,7 +529,7 @@ class Learner:
         now_s = self._clock()
         self._times.retry_s = now_s + retry_delay_s(self._failures)
         self._times.last_round_s = now_s
-        self._failure = texts.failure_text(self._number, text, retry_delay_s(self._failures))
+        self._failure = settings.failure_text(self._number, text, retry_delay_s(self._failures))
         self._counts.drop('round_failed')
         self._listener.log_warning(self._failure)
         record, self._record = self._record or self._memory.open_round, None
@@ -607,13 +606,13 @@ class Learner:
 
     def _text(self) -> str:
         if self._phase in RUNNING:
-            what = PHASE_TEXTS[self._phase] if self._record else texts.LOOKING_TEXT
-            return texts.running_text(what, self._number, pauses=self._memory.is_paused)
+            what = PHASE_TEXTS[self._phase] if self._record else settings.LOOKING_TEXT
+            return settings.running_text(what, self._number, pauses=self._memory.is_paused)
         if self._phase is Phase.PAUSED:
-            return texts.PAUSED_TEXT
+            return settings.PAUSED_TEXT
         if not (self._steps.is_idle or self._is_staging):
-            return texts.LOOKING_TEXT
-        return texts.waiting_text(
+            return settings.LOOKING_TEXT
+        return settings.waiting_text(
             new=len(self._stock.new()),
             wanted=self.live.episodes_per_round,
             failure=self._failure,

@@ -29,16 +29,15 @@ from lerobot_serve.learner.trainers.base import (
     TrainingStopped,
 )
 from lerobot_serve.learner.trainers.output import new_policy_folder
-from lerobot_serve.learner.trainers.recorded.info import RecordedInfo
-from lerobot_serve.learner.trainers.recorded.pictures import read_pictures
-from lerobot_serve.learner.trainers.recorded.rows import read_rows, RecordedRows
+from lerobot_serve.learner.trainers.pictures import read_pictures
+from lerobot_serve.learner.trainers.recorded import read_rows, RecordedInfo, RecordedRows
 from lerobot_serve.learner.trainers.trainer_file import BuiltinOptions
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
-from lerobot_serve.policies.builtin.fitting import Examples, fit, reproducible, write_weights
+from lerobot_serve.policies.builtin.network import Examples, fit, reproducible, write_weights
 from lerobot_serve.policies.builtin.policy import load, ReachPolicy, square_crop
 from lerobot_serve.policies.builtin.settings import KIND, WEIGHTS_FILE
-from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
-from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.files.policy_folder import SETTINGS_FILE
+from lerobot_serve.policies.registry import detect_kind
 
 BUILTIN_KIND = 'builtin'
 REPORT_STEPS = 10

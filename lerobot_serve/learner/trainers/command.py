@@ -18,6 +18,7 @@ import shutil
 import threading
 import time
 
+from lerobot_serve.learner.trainers import guard
 from lerobot_serve.learner.trainers.base import (
     Progress,
     TrainerError,
@@ -30,14 +31,17 @@ from lerobot_serve.learner.trainers.contract import (
     differences,
     read_contract,
 )
+from lerobot_serve.learner.trainers.guarded_process import (
+    GuardedProcess,
+    KILLED_LIMIT_S,
+    LogProgress,
+    OutputLog,
+)
 from lerobot_serve.learner.trainers.output import new_policy_folder
-from lerobot_serve.learner.trainers.process import guard
-from lerobot_serve.learner.trainers.process.guarded_process import GuardedProcess, KILLED_LIMIT_S
-from lerobot_serve.learner.trainers.process.output_log import LogProgress, OutputLog
-from lerobot_serve.learner.trainers.recorded.info import INFO_FILE
+from lerobot_serve.learner.trainers.recorded import INFO_FILE
 from lerobot_serve.learner.trainers.trainer_file import CommandOptions, filled
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.registry import detect_kind
 
 LOG_FILE, NEW_EPISODES_FILE, RUN_FOLDER = 'train.log', 'new_episodes.json', 'run'
 POLL_S = 0.2

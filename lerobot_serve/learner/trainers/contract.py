@@ -18,10 +18,10 @@ from typing import Any
 
 from lerobot_serve.child_process import empty_folder, python, reader_environment
 from lerobot_serve.learner.trainers.base import TrainerError
-from lerobot_serve.learner.trainers.process.guarded_process import GuardedProcess
-from lerobot_serve.learner.trainers.recorded.info import RecordedInfo
+from lerobot_serve.learner.trainers.guarded_process import GuardedProcess
+from lerobot_serve.learner.trainers.recorded import RecordedInfo
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
-from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.registry import detect_kind
 
 MODULE = 'lerobot_serve.learner.trainers.contract'
 FIELDS = (

@@ -24,7 +24,7 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_bytes import SERVICES
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
-from lerobot_serve.ros.topics.dedicated_subscription import (
+from lerobot_serve.ros.subscriptions import (
     DedicatedSubscriptions,
     LivelinessStatus,
 )

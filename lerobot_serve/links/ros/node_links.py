@@ -19,9 +19,9 @@ from lerobot_serve.links.ros.link import RosLink, RosReplies
 from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.local.local_parameters import local_paths, PathParameters
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscriptions
+from lerobot_serve.ros.subscriptions import DedicatedSubscriptions
 from lerobot_serve.zenoh.keys import Role
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import Traffic
 from lerobot_serve.zenoh.zenoh_parameters import zenoh_settings, ZenohParameters
 from lerobot_serve_interfaces.msg import ActionChunk
 

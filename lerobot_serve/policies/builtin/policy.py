@@ -30,17 +30,22 @@ from lerobot_serve.policies.builtin.settings import (
     ReachSettings,
     WEIGHTS_FILE,
 )
-from lerobot_serve.policies.files.policy_folder import check_folder
-from lerobot_serve.policies.files.policy_json import read_policy_json, SETTINGS_FILE
+from lerobot_serve.policies.files.policy_folder import (
+    check_folder,
+    read_policy_json,
+    SETTINGS_FILE,
+)
 from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
-from lerobot_serve.policies.resources.device import (
+from lerobot_serve.policies.runtime.device import (
+    read_tensors,
     runs_in_any_thread,
     set_cpu_threads,
+    stacked,
+    tensor_view,
     torch_device,
 )
-from lerobot_serve.policies.resources.memory import check_memory
+from lerobot_serve.policies.runtime.memory import check_memory
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state
-from lerobot_serve.policies.runtime.tensors import read_tensors, stacked, tensor_view
 
 # in two threads an inference of this small network takes 44 ms of CPU instead of 3: its many
 # short steps leave the second thread to spin, and on a busy machine the first one waits for it

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from lerobot_serve.files.load import Record
-from lerobot_serve.policies.files.policy_json import CameraJson, PolicyJson, Size
+from lerobot_serve.policies.files.policy_folder import CameraJson, PolicyJson, Size
 
 KIND = 'builtin.reach'
 WEIGHTS_FILE = 'model.safetensors'

@@ -21,8 +21,7 @@ import torch
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.exported.sidecar import EXPORT_FILE, ONNX_FILE, STATISTICS_FILE
-from lerobot_serve.policies.files.policy_folder import make_empty_folder
-from lerobot_serve.policies.files.policy_json import SETTINGS_FILE
+from lerobot_serve.policies.files.policy_folder import make_empty_folder, SETTINGS_FILE
 
 
 def write(

@@ -52,17 +52,18 @@ from lerobot_serve.policies.exported.sidecar import (
     STATISTICS_FILE,
 )
 from lerobot_serve.policies.files.file_headers import unpacked_bytes
-from lerobot_serve.policies.files.policy_json import read_policy_json, SETTINGS_FILE
+from lerobot_serve.policies.files.policy_folder import read_policy_json, SETTINGS_FILE
 from lerobot_serve.policies.option_checks import check_no_lerobot_options, check_options_match
-from lerobot_serve.policies.resources.device import (
+from lerobot_serve.policies.runtime.device import (
     runs_in_any_thread,
     set_cpu_threads,
+    stacked,
+    tensor_view,
     torch_device,
     use_one_thread_beside,
 )
-from lerobot_serve.policies.resources.memory import check_memory
+from lerobot_serve.policies.runtime.memory import check_memory
 from lerobot_serve.policies.runtime.request_inputs import newest_image, newest_state, SessionStates
-from lerobot_serve.policies.runtime.tensors import stacked, tensor_view
 from lerobot_serve.policies.runtime.time_limit import longest_run_s, TimeLimit
 
 # the archive that was checked, and the tensors read from it

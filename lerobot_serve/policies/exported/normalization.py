@@ -15,7 +15,7 @@ import torch
 from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.exported.sidecar import ACTION, MODES, Sidecar, STATE
-from lerobot_serve.policies.runtime.tensors import read_tensors
+from lerobot_serve.policies.runtime.device import read_tensors
 
 # replaces a spread of 0, for example of a joint that never moved
 MIN_SPREAD = 1e-8

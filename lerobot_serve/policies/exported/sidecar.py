@@ -18,8 +18,8 @@ from msgspec import Meta
 from lerobot_serve.files.load import rule
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.exported.onnx_session import OnnxModel, read_model
-from lerobot_serve.policies.files.policy_folder import check_folder
-from lerobot_serve.policies.files.policy_json import (
+from lerobot_serve.policies.files.policy_folder import (
+    check_folder,
     Names,
     PolicyJson,
     read_policy_json,

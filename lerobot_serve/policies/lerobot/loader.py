@@ -49,14 +49,17 @@ from lerobot_serve.policies.lerobot.policy_types import (
 from lerobot_serve.policies.lerobot.prediction.image_embeddings import ImageEmbeddingCache
 from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy, run_first_prediction
 from lerobot_serve.policies.lerobot.prediction.processors import load_processors
-from lerobot_serve.policies.resources.device import (
+from lerobot_serve.policies.runtime.device import (
     set_cpu_threads,
     torch_device,
     use_one_thread_beside,
 )
-from lerobot_serve.policies.resources.footprint import declared_bytes
-from lerobot_serve.policies.resources.memory import check_memory, leave_out_of_collections
 from lerobot_serve.policies.runtime.loading_beside import is_beside
+from lerobot_serve.policies.runtime.memory import (
+    check_memory,
+    declared_bytes,
+    leave_out_of_collections,
+)
 from lerobot_serve.requirements import install_command, REQUIREMENTS
 
 

@@ -17,8 +17,7 @@ from msgspec import field, Meta, structs, UNSET, UnsetType
 from lerobot_serve.files.load import FILE_LIMIT_BYTES, load, Record, rule
 from lerobot_serve.files.parsing import from_yaml, read
 from lerobot_serve.policies.base import PolicyCamera, PolicyError
-from lerobot_serve.policies.files.policy_folder import check_inside
-from lerobot_serve.policies.files.policy_json import Names, Size
+from lerobot_serve.policies.files.policy_folder import check_inside, Names, Size
 from lerobot_serve.private_file import mode_of_others
 
 KEY_LIMIT, MAX_NAME = 4096, 64

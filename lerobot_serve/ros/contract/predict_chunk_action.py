@@ -28,8 +28,8 @@ from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.schema import MsgType, Status
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockActionServer
+from lerobot_serve.ros.process.executor import ExecutorFuture
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk
 from lerobot_serve_interfaces.msg import Observation as ObservationMessage

@@ -12,22 +12,71 @@ from rclpy.callback_groups import CallbackGroup
 from rclpy.node import Node
 from rclpy.service_introspection import ServiceIntrospectionState
 
+from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.names import is_reply_key
 from lerobot_serve.local import offer
 from lerobot_serve.local.endpoint import LocalEndpoint
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.contract.local_copies import LocalCopies
 from lerobot_serve.ros.contract.reply_publishers import NO_EVENTS, ReplyPublishers
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
 from lerobot_serve.zenoh.settings import ZenohSettings
-from lerobot_serve_interfaces.msg import ActionChunk, Extension
+from lerobot_serve_interfaces.msg import ActionChunk, Extension, Observation
 from lerobot_serve_interfaces.srv import OpenSession
 
 if TYPE_CHECKING:
     from lerobot_serve.ros.contract.zenoh_serving import ZenohServing
     from lerobot_serve.zenoh.replies import ZenohReplyPublishers
+
+REQUESTS, CHUNKS = '~/local/observation', '~/local/action_chunk'
+# to routers and gateways, whose reply topics have the same word: no robot executes them as such
+RELAYED, RELAYED_CHUNKS = '/replies/', '~/local/replies/action_chunk'
+LOOK_PERIOD_S, LIFESPAN_S = 0.5, 3.0
+
+
+class LocalCopies:
+    """See the module. Built by the thread that builds the node."""
+
+    def __init__(self, node: Node) -> None:
+        self._requests = node.create_publisher(
+            Observation,
+            REQUESTS,
+            qos.observation_writer(LIFESPAN_S, for_fleet=True),
+            event_callbacks=NO_EVENTS,
+        )
+        self._chunks, self._relayed = (
+            node.create_publisher(ActionChunk, name, qos.ACTION_CHUNK, event_callbacks=NO_EVENTS)
+            for name in (CHUNKS, RELAYED_CHUNKS)
+        )
+        # a look at each message would cost as much as the path
+        self._has_requests = self._has_chunks = self._has_relayed = False
+        node.create_timer(LOOK_PERIOD_S, self._look)
+
+    def _look(self) -> None:
+        self._has_requests, self._has_chunks, self._has_relayed = (
+            each.get_subscription_count() > 0
+            for each in (self._requests, self._chunks, self._relayed)
+        )
+
+    def after(self, on_request: Callable[[Raw], None]) -> Callable[[Raw], None]:
+        """Return what also copies each request, once it was passed on."""
+
+        def on_copied_request(raw: Raw) -> None:
+            on_request(raw)
+            if self._has_requests:
+                self._requests.publish(bytes(raw))
+
+        return on_copied_request
+
+    def chunk(self, topic: str, raw: bytes) -> None:
+        """Copy a chunk that was sent to the client of a reply topic."""
+        if RELAYED in topic:
+            if self._has_relayed:
+                self._relayed.publish(raw)
+        elif self._has_chunks:
+            self._chunks.publish(raw)
+
 
 # type, name and callback of each service
 ServiceTable = tuple[tuple[type, str, Callable[..., Any]], ...]

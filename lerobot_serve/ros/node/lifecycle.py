@@ -22,8 +22,8 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 from rclpy.lifecycle.node import LifecycleNodeMixin
 
-from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
+from lerobot_serve.ros.process.executor import ExecutorFuture
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.ros.process.rcl_errors import readable_rcl_error
 

@@ -39,9 +39,8 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.ros.process import command_line, fastdds_profile
 from lerobot_serve.ros.process.command_line import NodeCommand
-from lerobot_serve.ros.process.event_threads import EventThreads, STUCK_LOOKS
+from lerobot_serve.ros.process.event_threads import EventThreads, OwnRestart, STUCK_LOOKS
 from lerobot_serve.ros.process.executor import RobustExecutor
-from lerobot_serve.ros.process.own_restart import OwnRestart
 from lerobot_serve.ros.process.rcl_errors import readable_rcl_error
 from lerobot_serve.ros.process.service_manager import (
     ALIVE,
@@ -50,8 +49,8 @@ from lerobot_serve.ros.process.service_manager import (
     ServiceManager,
     STOPPING,
 )
-from lerobot_serve.shared_memory import dead_ports, own_ports, segments
-from lerobot_serve.shared_memory.dead_ports import ReplacedPorts
+from lerobot_serve.shared_memory import damaged_ports, segments
+from lerobot_serve.shared_memory.damaged_ports import ReplacedPorts
 from lerobot_serve.shared_memory.ports import PortGuard
 
 JOIN_TIMEOUT_S = 5.0
@@ -88,7 +87,7 @@ class NodeRuntime:
     def __init__(self, arguments: list[str] | None = None) -> None:
         """Start ROS with the command line `arguments` (default sys.argv). Raises UserError."""
         segments.remove_dead_segments()
-        dead_ports.mark_dead_ports()
+        damaged_ports.mark_dead_ports()
         fastdds_profile.apply_shipped_profile()
         keep_freed_memory()
         self.stop_requested = threading.Event()
@@ -178,7 +177,7 @@ class NodeRuntime:
 
     def on_unsound_ports(self) -> None:
         """Start again; return after the last time in a row: the ports may yet be renewed."""
-        problem = own_ports.find_problem({}) or 'a port has no file'
+        problem = damaged_ports.find_problem({}) or 'a port has no file'
         if self.own_restart:
             self.own_restart.start_again(f'{problem}: this process would hear nothing')
 
@@ -263,8 +262,8 @@ class NodeRuntime:
 
     def destroy_nodes(self) -> None:
         """Destroy the nodes, then shut ROS down. The middleware may block; there is no timeout."""
-        if not own_ports.wait_until_sound():
-            problem = own_ports.find_problem({})
+        if not damaged_ports.wait_until_sound():
+            problem = damaged_ports.find_problem({})
             print(f'a port is closed as it is: {problem or "it has no file"}', file=sys.stderr)
         for node in list(self.executor.get_nodes()):
             self.executor.remove_node(node)
@@ -283,7 +282,7 @@ class NodeRuntime:
                 if stuck := timers.find_stuck():
                     self._leave(LOCKED_UP_TEXT.format(stuck, STUCK_LOOKS * PORT_CHECK_S))
                     return
-                problem = own_ports.find_problem({})
+                problem = damaged_ports.find_problem({})
                 unsound_looks = unsound_looks + 1 if problem else 0
                 is_deaf = unsound_looks * PORT_CHECK_S > DEAF_S
                 self._set_deaf(problem if is_deaf else '')
@@ -386,7 +385,7 @@ def run(
         watcher.start()
         runtime.allow_restart()
         runtime.add(create(runtime))
-        if not own_ports.wait_until_sound():
+        if not damaged_ports.wait_until_sound():
             runtime.on_unsound_ports()
         runtime.start()
         started.set()

@@ -22,8 +22,7 @@ from lerobot_serve.contract.data_path.execution_report import (
 from lerobot_serve.contract.data_path.header import Header, read_envelope, with_flags
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.schema import Flag, MsgType, Status
-from lerobot_serve.quotas.no_session_limiter import NoSessionLimiter
-from lerobot_serve.quotas.quotas import QuotaRefusal
+from lerobot_serve.quotas import NoSessionLimiter, QuotaRefusal
 from lerobot_serve.router.data_path.dispatch_step import DispatchStep, RequestTimer
 from lerobot_serve.router.data_path.forwarder import RequestForwarder, SLOT_LEFT
 from lerobot_serve.router.data_path.in_flight import InFlightRequest, PendingReply, RequestPurpose

@@ -8,7 +8,7 @@ No ROS; called under RoutingTable.lock.
 from __future__ import annotations
 
 from lerobot_serve.contract.schema import Flag, Status
-from lerobot_serve.quotas.quotas import QuotaRefusal
+from lerobot_serve.quotas import QuotaRefusal
 from lerobot_serve.router.data_path.dispatch_step import DispatchStep
 from lerobot_serve.router.data_path.hedging import Hedging
 from lerobot_serve.router.data_path.in_flight import InFlightRequest, PendingReply, RequestPurpose

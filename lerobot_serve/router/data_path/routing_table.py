@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import threading
 
-from lerobot_serve.quotas.quotas import Quotas
+from lerobot_serve.quotas import Quotas
 from lerobot_serve.router.canary.facts import EpisodeEvent
 from lerobot_serve.router.data_path.in_flight import InFlightRequests
 from lerobot_serve.router.data_path.uncharged_requests import UnchargedRequests

@@ -20,7 +20,7 @@ from lerobot_serve.contract.records import EpisodeOutcome
 from lerobot_serve.router.canary.facts import ARM_OF_SLOT, BEGUN, EpisodeEvent, SLOT_OF_ARM
 from lerobot_serve.router.placement.placement_table import Placement
 from lerobot_serve.router.replicas.latency import RecentLatency
-from lerobot_serve.telemetry.histogram import Histogram
+from lerobot_serve.telemetry.durations import Histogram
 
 # EpisodeOutcome.outcome -> name of the counter
 OUTCOMES = {int(each): each.word for each in EpisodeOutcome.Outcome}

@@ -29,12 +29,11 @@ from lerobot_serve.contract.names import is_over_zenoh, node_name
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.predict_chunk_action import message_from_chunk, observation_bytes
-from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.ros.process.executor import RobustExecutor
+from lerobot_serve.ros.process.executor import ExecutorFuture, RobustExecutor
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.zenoh.keys import PREDICT_CHUNK, Role, ServerKeys, WITHDRAW, WITHDRAWN
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import Traffic
 from lerobot_serve_interfaces.action import PredictChunk
 from lerobot_serve_interfaces.msg import ActionChunk
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from lerobot_serve.arrays import Float32Array
 from lerobot_serve.cage import limits_encoding
+from lerobot_serve.cage.description import LastCommand
 from lerobot_serve.cage.limits import MotionLimits
-from lerobot_serve.cage.result import LastCommand
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.services.session import extension_bytes
 

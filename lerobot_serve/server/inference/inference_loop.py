@@ -16,8 +16,8 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.schema import Status
 from lerobot_serve.server.core import ServerCore
-from lerobot_serve.server.error_replies import error_chunk, not_ready_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest, RequestQueue
+from lerobot_serve.server.inference.request_validation import error_chunk, not_ready_chunk
 from lerobot_serve.server.messages import ServerState
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.observability.server_statistics import ServerStatistics

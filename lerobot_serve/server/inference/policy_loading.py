@@ -11,15 +11,15 @@ from typing import NamedTuple
 from lerobot_serve.contract.limits import FINGERPRINT_LIMIT
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyDescription, PolicyError
-from lerobot_serve.policies.kind_detection import detect_kind
 from lerobot_serve.policies.lerobot.hub import local_folder
-from lerobot_serve.policies.resources import memory_reservation
-from lerobot_serve.policies.resources.memory_reservation import MemoryReservation
+from lerobot_serve.policies.registry import detect_kind
+from lerobot_serve.policies.runtime import memory_reservation
+from lerobot_serve.policies.runtime.memory_reservation import MemoryReservation
 from lerobot_serve.server.inference.worker import InferenceFailed, InferenceWorker
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.versions.errors import VersionError
-from lerobot_serve.versions.verifying import is_version, lock_checked
+from lerobot_serve.versions.store import is_version, lock_checked
 
 # as in ServerStatus.msg
 TYPE_LIMIT, DEVICE_LIMIT = 64, 32

@@ -31,9 +31,8 @@ from lerobot_serve.policies.base import (
 )
 from lerobot_serve.policies.error_text import is_library_error
 from lerobot_serve.policies.runtime.request_inputs import blank_request
-from lerobot_serve.server.error_replies import error_chunk
 from lerobot_serve.server.inference.request_queue import QueuedRequest
-from lerobot_serve.server.inference.request_validation import make_policy_request
+from lerobot_serve.server.inference.request_validation import error_chunk, make_policy_request
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 
 Clock = Callable[[], int]

@@ -18,8 +18,11 @@ from lerobot_serve import __version__
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.policies.base import PolicyDescription
 from lerobot_serve.server.inference.request_queue import QueuedRequest
-from lerobot_serve.server.observability.capture_files import CaptureFiles
-from lerobot_serve.server.observability.request_capture import NothingToCapture, RequestCapture
+from lerobot_serve.server.observability.request_capture import (
+    CaptureFiles,
+    NothingToCapture,
+    RequestCapture,
+)
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.observability.trace_recorder import (
     make_trace_recorder,

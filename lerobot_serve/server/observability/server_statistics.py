@@ -11,8 +11,7 @@ import threading
 
 import numpy as np
 
-from lerobot_serve.telemetry.histogram import Histogram
-from lerobot_serve.telemetry.percentiles import percentile
+from lerobot_serve.telemetry.durations import Histogram, percentile
 
 RECENT_LIMIT = 512
 MEDIAN_PERIOD_REQUESTS = 16

@@ -17,7 +17,7 @@ from lerobot_serve.contract.services.session import (
     SessionRefused,
 )
 from lerobot_serve.server.core import ServerCore
-from lerobot_serve.server.error_replies import no_session_text
+from lerobot_serve.server.inference.request_validation import no_session_text
 from lerobot_serve.server.messages import (
     fill_accepted,
     fill_load,

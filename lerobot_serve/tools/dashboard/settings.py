@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros_home import ros_home
+from lerobot_serve.state_folder import ros_home
 from lerobot_serve.tools.argument import Argument
 
 if TYPE_CHECKING:

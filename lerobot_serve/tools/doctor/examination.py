@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.errors import UserError
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.kind_detection import detect_kind
 from lerobot_serve.policies.lerobot.hub import local_folder
+from lerobot_serve.policies.registry import detect_kind
 from lerobot_serve.requirements import FROM_ROS
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.doctor import environment, machine, policy, speed

@@ -22,7 +22,7 @@ from lerobot_serve.policies.lerobot.checkpoint.features import (
     read_dataset_info,
     unspecified_options,
 )
-from lerobot_serve.policies.resources.memory import host_memory
+from lerobot_serve.policies.runtime.memory import host_memory
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.inference.worker import InferenceFailed, InferenceWorker
 from lerobot_serve.server.observability.server_statistics import ServerStatistics

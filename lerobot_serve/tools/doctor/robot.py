@@ -11,10 +11,9 @@ from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.edge import wiring
+from lerobot_serve.edge.action_queue import ActionQueue, DELAY_RULES
 from lerobot_serve.edge.decisions import RobotDecisions
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.action_queue import ActionQueue
-from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
 from lerobot_serve.edge.robot.description import RobotDescription
 from lerobot_serve.edge.robot.unit_check import check_units, UnitFit
 from lerobot_serve.edge.session_request import make_session_request

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import floor
 
-from lerobot_serve.server.sessions.admission import Demand, expected_rate_hz, max_robots
+from lerobot_serve.server.sessions.session_validation import Demand, expected_rate_hz, max_robots
 from lerobot_serve.tools.doctor.finding import failure, Finding, ok, skipped, warning
 
 PERIOD_SHARE_LIMIT = 0.2

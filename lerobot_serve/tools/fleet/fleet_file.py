@@ -17,7 +17,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.files.load import load, Record, Refused, rule
 from lerobot_serve.files.parsing import from_yaml, in_one_line
 from lerobot_serve.parameters import closest_name, ParameterError
-from lerobot_serve.ros_home import expanded
+from lerobot_serve.state_folder import expanded
 from lerobot_serve.tools.fleet.process import LOG_LEVELS
 
 T = TypeVar('T')

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from lerobot_serve.access.private_files import make_private_folder, write_private
+from lerobot_serve.access.token_file import make_private_folder, write_private
 from lerobot_serve.contract.names import KEY_ROOT
 from lerobot_serve.errors import UserError
 from lerobot_serve.files.load import load_file, Record, Refused
@@ -39,7 +39,7 @@ from lerobot_serve.tools.keys.certificates import (
     make_certificate,
 )
 from lerobot_serve.tools.keys.identity import Identity, KeyRole, new_identity
-from lerobot_serve.versions.locks import exclusive
+from lerobot_serve.versions.layout import exclusive
 from lerobot_serve.zenoh.credentials import CA, CERTIFICATE, check_mode, PRIVATE_KEY
 from lerobot_serve.zenoh.keys import check_site
 from lerobot_serve.zenoh.settings import (

@@ -21,7 +21,7 @@ import msgspec
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.bag_files import bag_file, NotAnEpisode
 from lerobot_serve.experience.scanning import known_hash
-from lerobot_serve.learner.steps.lines import (
+from lerobot_serve.learner.steps import (
     BagToConvert,
     Conversion,
     ConvertDone,

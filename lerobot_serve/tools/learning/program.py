@@ -21,7 +21,7 @@ import traceback
 
 from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.errors import UserError
-from lerobot_serve.learner.steps.lines import (
+from lerobot_serve.learner.steps import (
     Conversion,
     ConvertJob,
     decoded_job,
@@ -32,7 +32,7 @@ from lerobot_serve.learner.steps.lines import (
     ScanJob,
     TrainJob,
 )
-from lerobot_serve.learner.trainers.process.guard import share_niceness
+from lerobot_serve.learner.trainers.guard import share_niceness
 from lerobot_serve.parameters import ParameterError
 
 NICE, ATTEMPTS, AGAIN_S = 19, 40, 0.05

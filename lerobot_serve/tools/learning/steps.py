@@ -15,7 +15,7 @@ import threading
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.scanning import episodes_in
-from lerobot_serve.learner.steps.lines import (
+from lerobot_serve.learner.steps import (
     FoundEpisode,
     PublishDone,
     PublishJob,
@@ -46,8 +46,7 @@ from lerobot_serve.versions.errors import PublishError, VersionError
 from lerobot_serve.versions.file_hash import CountBytes
 from lerobot_serve.versions.manifest import read_manifest, TIME_FORMAT
 from lerobot_serve.versions.publishing import Details, policy_paths, publish
-from lerobot_serve.versions.store import VersionStore
-from lerobot_serve.versions.verifying import is_version, lock_checked
+from lerobot_serve.versions.store import is_version, lock_checked, VersionStore
 
 
 def scan(job: ScanJob, report: Callable[[Report], None]) -> ScanDone:

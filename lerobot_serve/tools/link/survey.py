@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from lerobot_serve.contract.names import KEY_ROOT, SEGMENT
-from lerobot_serve.telemetry.percentiles import percentile
+from lerobot_serve.telemetry.durations import percentile
 from lerobot_serve.tools.output.report import Part, Report, Table
 from lerobot_serve.zenoh.keys import Role
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from lerobot_serve.ros_home import expanded
+from lerobot_serve.state_folder import expanded
 from lerobot_serve.tools.argument import Argument
 from lerobot_serve.tools.gate.limits import GateLimits
 

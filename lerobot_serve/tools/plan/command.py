@@ -13,7 +13,7 @@ from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.server.sessions.admission import MAX_UTILIZATION
+from lerobot_serve.server.sessions.session_validation import MAX_UTILIZATION
 from lerobot_serve.tools.argument import Argument, Parameter
 from lerobot_serve.tools.output.report import Report
 from lerobot_serve.tools.plan.demand import apply_formula, FleetDemand, ServiceTime

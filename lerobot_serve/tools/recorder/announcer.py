@@ -15,8 +15,15 @@ import time
 
 from lerobot_serve.contract.codec import encode
 from lerobot_serve.experience.bag_files import NotAnEpisode
-from lerobot_serve.experience.hash_note import BagHash, noted_hash, read_hash, write_note
-from lerobot_serve.experience.scanning import find_folders, FoundFolders, read_episode
+from lerobot_serve.experience.scanning import (
+    BagHash,
+    find_folders,
+    FoundFolders,
+    noted_hash,
+    read_episode,
+    read_hash,
+    write_note,
+)
 
 # bags that wait to be hashed; others stay on the disk until the next start
 WAITING_LIMIT = 1000

@@ -26,8 +26,12 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.names import file_name
 from lerobot_serve.errors import UserError
 from lerobot_serve.experience.bag_files import INTERVALS_FILE, NotAnEpisode, RECORDING
-from lerobot_serve.experience.episode_summary import EpisodeSummary, read_summary, write_summary
-from lerobot_serve.experience.recorded_episode import word_of
+from lerobot_serve.experience.recorded_episode import (
+    EpisodeSummary,
+    read_summary,
+    word_of,
+    write_summary,
+)
 from lerobot_serve.state_folder import FolderLock
 from lerobot_serve.tools.bags import mcap_file
 from lerobot_serve.tools.bags.mcap_file import StoredMessage

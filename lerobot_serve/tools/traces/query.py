@@ -17,8 +17,7 @@ from typing import Protocol
 
 from lerobot_serve.tools.traces.reader import LineReader, ReportBytes
 from lerobot_serve.tools.traces.trace_run import TraceEntry, TraceRun
-from lerobot_serve.trace.format.run_files import first_part, group_parts
-from lerobot_serve.trace.format.schema import TraceError
+from lerobot_serve.trace.format.run_files import first_part, group_parts, TraceError
 
 # exceeds the number of runs of a source; the runs of source N are numbered from N times this
 RUNS_OF_SOURCE = 1 << 32

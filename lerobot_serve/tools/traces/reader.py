@@ -22,8 +22,13 @@ from lerobot_serve.trace.format.records import (
     Record,
     TraceRecord,
 )
-from lerobot_serve.trace.format.run_files import later_parts, parts_of
-from lerobot_serve.trace.format.schema import LINE_LIMIT, SCHEMA_VERSION, TraceError
+from lerobot_serve.trace.format.run_files import (
+    later_parts,
+    LINE_LIMIT,
+    parts_of,
+    SCHEMA_VERSION,
+    TraceError,
+)
 
 SHOWN_BYTES = 200
 # step of progress reports

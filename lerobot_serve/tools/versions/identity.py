@@ -13,10 +13,10 @@ from pathlib import Path
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.builtin import settings as builtin
 from lerobot_serve.policies.exported import sidecar as exported
-from lerobot_serve.policies.files.policy_json import read_policy_json, SETTINGS_FILE
-from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.files.policy_folder import read_policy_json, SETTINGS_FILE
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import hub_origin, read_checkpoint
 from lerobot_serve.policies.lerobot.description import policy_fingerprint
+from lerobot_serve.policies.registry import detect_kind
 from lerobot_serve.versions.errors import DamagedVersion, PublishError
 from lerobot_serve.versions.manifest import Manifest
 from lerobot_serve.versions.publishing import PolicyIdentity

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from lerobot_serve.tools.output.report import Facts, Part, Report, Table
-from lerobot_serve.versions.comparing import Differences, FileDifference
-from lerobot_serve.versions.manifest import Manifest
+from lerobot_serve.versions.manifest import Differences, FileDifference, Manifest
 from lerobot_serve.versions.publishing import Published
 from lerobot_serve.versions.store import StoredVersion, VersionStore
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from lerobot_serve.trace.format.records import fields_of, Record, TraceRecord
-from lerobot_serve.trace.format.schema import LINE_LIMIT
+from lerobot_serve.trace.format.run_files import LINE_LIMIT
 
 # of a request: its images, and what needs them
 IMAGE_FIELDS = ('images', 'replay')

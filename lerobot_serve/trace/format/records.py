@@ -21,7 +21,7 @@ import numpy as np
 from lerobot_serve.arrays import FloatArray
 from lerobot_serve.contract.names import session_name
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.trace.format.schema import ROLES, SCHEMA_VERSION
+from lerobot_serve.trace.format.run_files import ROLES, SCHEMA_VERSION
 
 # the fields of a record, or of a part of it, by their names in the file
 Record = dict[str, Any]

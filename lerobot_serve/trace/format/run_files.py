@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
+Version and limits of the trace format.
+
+Evolution is additive: readers ignore unknown kinds and fields. The version rises only when an
+existing field changes its meaning.
+
 Name the files of a run: NAME.jsonl, then NAME.1.jsonl, NAME.2.jsonl, ...
 
 NAME contains no dot, so that no run name matches a part of another run. Pure except for folder
@@ -15,6 +20,19 @@ from pathlib import Path
 import re
 
 from lerobot_serve.contract.names import file_name
+from lerobot_serve.errors import UserError
+
+SCHEMA_VERSION = 2
+ROLES = ('edge', 'router', 'server')
+# enough for two cameras with five raw 480x640 frames each, in base64
+LINE_LIMIT = 16 << 20
+# smaller parts contain little besides their headers
+PART_LIMIT_MIN = 4096
+
+
+class TraceError(UserError, ValueError):
+    """A file that cannot be read as a trace; the text has path, reason and remedy."""
+
 
 PART = re.compile(r'(?P<stem>[^.]+)(?:\.(?P<number>[1-9][0-9]*))?\.jsonl')
 

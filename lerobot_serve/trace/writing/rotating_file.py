@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lerobot_serve.trace.format.encoding import encode
-from lerobot_serve.trace.format.run_files import free_stem, part_name
-from lerobot_serve.trace.format.schema import PART_LIMIT_MIN
+from lerobot_serve.trace.format.run_files import free_stem, PART_LIMIT_MIN, part_name
 
 # append only, and never to a file of another run
 NEW_FILE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -26,7 +26,7 @@ from lerobot_serve.trace.format.records import (
     TraceRecord,
     wall_text,
 )
-from lerobot_serve.trace.format.schema import LINE_LIMIT
+from lerobot_serve.trace.format.run_files import LINE_LIMIT
 from lerobot_serve.trace.writing.record_queue import LossCounter, record_kind, RecordQueue
 from lerobot_serve.trace.writing.rotating_file import RotatingTraceFile
 

@@ -29,7 +29,7 @@ from lerobot_serve.access.token_file import Tokens, WrongTokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.versions.errors import StoreError, VersionError
 from lerobot_serve.versions.file_hash import open_regular
-from lerobot_serve.versions.locks import held
+from lerobot_serve.versions.layout import held
 from lerobot_serve.versions.manifest import ID, MANIFEST_FILE, read_manifest
 from lerobot_serve.versions.store import VersionStore
 from lerobot_serve.versions.transfer.http_files import LIST_PATH

@@ -12,10 +12,9 @@ from typing import Protocol
 
 from lerobot_serve.versions.errors import FetchError, VersionError
 from lerobot_serve.versions.file_hash import blocks_of, open_regular
-from lerobot_serve.versions.layout import Layout
-from lerobot_serve.versions.locks import held
+from lerobot_serve.versions.layout import held, Layout
 from lerobot_serve.versions.manifest import Manifest, ManifestFile, read_manifest
-from lerobot_serve.versions.verifying import is_version
+from lerobot_serve.versions.store import is_version
 
 
 @dataclass(frozen=True, slots=True)

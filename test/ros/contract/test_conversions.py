@@ -31,7 +31,7 @@ from lerobot_serve.ros.contract.predict_chunk_action import (
     message_from_chunk,
     observation_from_message,
 )
-from lerobot_serve.ros.topics.image_messages import frame_from_image, image_from_frame
+from lerobot_serve.ros.image_messages import frame_from_image, image_from_frame
 from lerobot_serve_interfaces.msg import Observation as ObservationMessage
 
 

@@ -27,7 +27,7 @@ from support.nodes.played_robot import HOME
 
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.ros.contract.service_call import call_service
-from lerobot_serve.shared_memory.dead_ports import ReplacedPorts
+from lerobot_serve.shared_memory.damaged_ports import ReplacedPorts
 from lerobot_serve.shared_memory.ports import PortGuard
 from lerobot_serve_interfaces.msg import EdgeState
 from lerobot_serve_interfaces.srv import OpenSession

@@ -15,7 +15,7 @@ from support.waiting import wait_until
 
 from benchmarks.recording.kills import PlayedRobot
 from lerobot_serve.experience.scanning import episodes_in
-from lerobot_serve.learner.memory.memory import Memory
+from lerobot_serve.learner.memory import Memory
 from lerobot_serve.learner.rounds.states import Phase
 
 pytestmark = [pytest.mark.alone, pytest.mark.long]

@@ -11,7 +11,7 @@ import pytest
 from support.waiting import wait_until
 
 from lerobot_serve.learner.rounds.states import Phase
-from lerobot_serve.versions.locks import store_lock
+from lerobot_serve.versions.layout import store_lock
 from lerobot_serve.versions.manifest import read_manifest
 
 pytest.importorskip('lerobot')

@@ -21,7 +21,7 @@ from lerobot_serve.links.link import Presence
 from lerobot_serve.links.ros.link import presence_of, RosLink
 from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.topics.dedicated_subscription import LivelinessStatus
+from lerobot_serve.ros.subscriptions import LivelinessStatus
 from lerobot_serve_interfaces.msg import Observation
 from lerobot_serve_interfaces.srv import ResetEpisode
 

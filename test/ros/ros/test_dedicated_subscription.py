@@ -13,7 +13,7 @@ from rclpy.serialization import serialize_message
 from std_msgs.msg import String, UInt64
 
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.topics.dedicated_subscription import (
+from lerobot_serve.ros.subscriptions import (
     DedicatedSubscription,
     DedicatedSubscriptions,
 )

@@ -14,8 +14,8 @@ from rclpy.node import Node
 from std_msgs.msg import Empty
 
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.node.executor_future import ExecutorFuture
 from lerobot_serve.ros.process import node_runtime as runtime_module
+from lerobot_serve.ros.process.executor import ExecutorFuture
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 
 TIMES, LIMIT_S, QUIET_S = 300, 10.0, 0.3

@@ -23,10 +23,10 @@ from lerobot_serve.ros.process.event_threads import NAME, waits_for_lock
 LOCKED = """
 import os, sys
 from rclpy.node import Node
-from lerobot_serve.ros.process import node_runtime, own_restart
+from lerobot_serve.ros.process import event_threads, node_runtime
 from support.middleware.locked_timer import LockedTimer
 node_runtime.PORT_CHECK_S = 0.05
-starts = int(os.environ.get(own_restart.STARTS_VARIABLE, '0'))
+starts = int(os.environ.get(event_threads.STARTS_VARIABLE, '0'))
 
 def create(runtime):
     print(f'start {starts}', flush=True)

@@ -75,10 +75,10 @@ def test_a_node_with_sound_ports_waits_for_nothing(ending):
 DEAF = """
 import os, sys
 from rclpy.node import Node
-from lerobot_serve.ros.process import node_runtime, own_restart
+from lerobot_serve.ros.process import event_threads, node_runtime
 from lerobot_serve.shared_memory.ports import ports_of
 node_runtime.DEAF_S = float(sys.argv[2])
-starts = int(os.environ.get(own_restart.STARTS_VARIABLE, '0'))
+starts = int(os.environ.get(event_threads.STARTS_VARIABLE, '0'))
 kept = []
 
 def create(runtime):

@@ -11,7 +11,7 @@ from support.nodes.server_rig import ServerRig
 from support.nodes.steering import Steering
 
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.policies.resources.memory import host_memory, MB
+from lerobot_serve.policies.runtime.memory import host_memory, MB
 
 WAITS = 'waiting for it to finish loading'
 

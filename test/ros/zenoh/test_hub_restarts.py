@@ -30,8 +30,7 @@ from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
-from lerobot_serve.zenoh.settings import ZenohSettings
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import Traffic, ZenohSettings
 from lerobot_serve_interfaces.msg import EdgeState, ServerStatus
 
 HUB = """

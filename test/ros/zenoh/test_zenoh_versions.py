@@ -24,8 +24,7 @@ from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.replies import ZenohReplyPublishers
 from lerobot_serve.zenoh.server_endpoint import ServerEndpoint
-from lerobot_serve.zenoh.settings import ZenohSettings
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import Traffic, ZenohSettings
 from lerobot_serve_interfaces.msg import EdgeState
 
 SERVER = '/other/policy_server'

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lerobot_serve.demo.results.summary import DemoRun
-from lerobot_serve.demo.tour.commands import TypedCommand
+from lerobot_serve.demo.results.report import DemoRun
+from lerobot_serve.demo.tour.link import TypedCommand
 
 ACTS = {
     'serve': {

@@ -16,8 +16,7 @@ from hypothesis.extra import numpy as arrays
 import numpy as np
 
 from lerobot_serve.cage.cage import Cage
-from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
-from lerobot_serve.cage.result import CageResult, LastCommand
+from lerobot_serve.cage.description import ActionLimit, CageResult, Interlock, LastCommand, Motion
 
 STEP_S = 0.02
 SLACK = 1e-8

@@ -9,21 +9,18 @@ from math import inf
 import numpy as np
 
 from lerobot_serve.cage.cage import Cage
-from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
-from lerobot_serve.cage.result import CageResult, LastCommand
-from lerobot_serve.cage.start_position import StartPosition
+from lerobot_serve.cage.description import ActionLimit, CageResult, Interlock, LastCommand, Motion
+from lerobot_serve.edge.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.control.authority import OperatingConditions
 from lerobot_serve.edge.control.clamp_alarm import ClampAlarm
 from lerobot_serve.edge.control.controller import Controller
-from lerobot_serve.edge.control.playback import ActionPlayback
-from lerobot_serve.edge.control.pose_tracker import ManualMoveDetector, PoseTracker
+from lerobot_serve.edge.control.ladder import Ladder
+from lerobot_serve.edge.control.playback import ActionPlayback, Interpolator
+from lerobot_serve.edge.control.pose_tracker import ManualMoveDetector, PoseTracker, StartPosition
+from lerobot_serve.edge.control.rungs import Rung, RungKind
 from lerobot_serve.edge.control.step import ExecutedStep, StepSettings
 from lerobot_serve.edge.decisions import Decision, RobotDecisions
-from lerobot_serve.edge.fallback.ladder import Ladder
-from lerobot_serve.edge.fallback.rungs import Rung, RungKind
 from lerobot_serve.edge.inputs.state_reader import RobotState
-from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
-from lerobot_serve.edge.queue.interpolation import Interpolator
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
 from lerobot_serve.edge.takeover import PersonCommand

@@ -16,8 +16,7 @@ from lerobot_serve.contract.data_path.message_parts import Image as WireImage
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest, OpenSessionResponse
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.edge.inputs.history import HistoryStep
-from lerobot_serve.edge.inputs.latest import InputSnapshot
+from lerobot_serve.edge.inputs.latest import HistoryStep, InputSnapshot
 from lerobot_serve.edge.inputs.monitor import InputMonitor
 from lerobot_serve.edge.inputs.observation_builder import ObservationBuilder
 from lerobot_serve.edge.parameters import EdgeParameters

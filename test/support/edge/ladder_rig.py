@@ -9,8 +9,7 @@ from math import inf
 
 import numpy as np
 
-from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.cage.result import LastCommand
+from lerobot_serve.cage.description import ActionLimit, LastCommand, Motion
 from lerobot_serve.edge.control.authority import (
     ActionSupply,
     AllowedMotion,
@@ -20,8 +19,8 @@ from lerobot_serve.edge.control.authority import (
     MotionGrant,
     OperatingConditions,
 )
-from lerobot_serve.edge.fallback.ladder import Ladder, LadderDecision
-from lerobot_serve.edge.fallback.rungs import Rung, RungKind
+from lerobot_serve.edge.control.ladder import Ladder, LadderDecision
+from lerobot_serve.edge.control.rungs import Rung, RungKind
 from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription
 from lerobot_serve.edge.session.connection import ConnectionState
 

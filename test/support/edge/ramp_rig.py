@@ -6,9 +6,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 import numpy as np
 
-from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.cage.result import LastCommand
-from lerobot_serve.edge.fallback.ramp import top_speed
+from lerobot_serve.cage.description import ActionLimit, LastCommand, Motion
+from lerobot_serve.edge.control.rungs import top_speed
 
 ARM = ActionLimit('arm.pos', 'arm', Motion.POSITION, -100.0, 100.0, 0.1, 2.0, 8.0)
 FREE = ActionLimit('free.pos', 'free', Motion.POSITION, -100.0, 100.0, 0.1)

@@ -7,7 +7,7 @@ import numpy as np
 
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.records import OpenSessionResponse
-from lerobot_serve.edge.queue.action_queue import ChunkSource
+from lerobot_serve.edge.action_queue import ChunkSource
 from lerobot_serve.edge.session.transport.fake_transport import agreed, reply_bytes
 from support.edge.requester_rig import Bench, CHUNK
 

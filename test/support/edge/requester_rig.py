@@ -16,12 +16,11 @@ import numpy as np
 
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.observation import Observation
-from lerobot_serve.edge.inputs.history import ObservationHistory
-from lerobot_serve.edge.inputs.latest import LatestInputs
+from lerobot_serve.edge.action_queue import ActionQueue
+from lerobot_serve.edge.inputs.latest import LatestInputs, ObservationHistory
+from lerobot_serve.edge.latency import LatencyTracker
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.action_queue import ActionQueue
-from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger
 from lerobot_serve.edge.session.connection import Connection, ConnectionChange
 from lerobot_serve.edge.session.inbox import Inbox

@@ -19,7 +19,7 @@ from lerobot_serve.contract.records import RecordedEpisode
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.learner.versions import Version
 from lerobot_serve.ros import qos
-from lerobot_serve.versions.verifying import check
+from lerobot_serve.versions.store import check
 from lerobot_serve_interfaces.msg import (
     CanaryState,
     LearnerState,

@@ -10,12 +10,12 @@ from pathlib import Path
 from lerobot_serve.contract.records import LearnerState, RecordedEpisode
 from lerobot_serve.contract.types import Time
 from lerobot_serve.experience.recorded_episode import OUTCOMES
-from lerobot_serve.learner.memory.memory import Memory
+from lerobot_serve.learner.memory import Memory
 from lerobot_serve.learner.parameters import LearnerParameters
 from lerobot_serve.learner.rounds.learner import Learner
 from lerobot_serve.learner.rounds.requests import Call, Command
 from lerobot_serve.learner.rounds.settings import LearnerSettings
-from lerobot_serve.learner.steps.lines import (
+from lerobot_serve.learner.steps import (
     ConvertDone,
     ConvertJob,
     FoundEpisode,

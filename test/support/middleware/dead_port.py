@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 
-from lerobot_serve.shared_memory import own_ports, ports
+from lerobot_serve.shared_memory import damaged_ports, ports
 from support.middleware.opened_port import layout_of, opened_port
 from support.waiting import wait_until
 
@@ -97,9 +97,9 @@ def _forget_what_listeners_do(file: Path) -> None:
 def leave_locked(file: Path, number: int) -> None:
     """Leave a port as a sender does that is killed while it holds the lock."""
     with opened_port(file) as (handle, memory):
-        os.pwrite(handle, LOCKED, _first_state(memory) - own_ports.LOCK_BYTES)
+        os.pwrite(handle, LOCKED, _first_state(memory) - damaged_ports.LOCK_BYTES)
         now = os.pread(handle, len(memory), 0)
-        assert own_ports.is_locked(now, layout_of(now, number))
+        assert damaged_ports.is_locked(now, layout_of(now, number))
 
 
 def leave_marked(file: Path, number: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import random
 from typing import TYPE_CHECKING
 
-from lerobot_serve.learner.steps.lines import TrainJob
+from lerobot_serve.learner.steps import TrainJob
 
 if TYPE_CHECKING:
     from support.night.night import Night

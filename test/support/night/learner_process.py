@@ -20,10 +20,11 @@ import msgspec
 
 from lerobot_serve.contract import records
 from lerobot_serve.contract.records import LearnerState, RecordedEpisode
-from lerobot_serve.learner.memory.memory import Memory
+from lerobot_serve.learner.memory import Memory
 from lerobot_serve.learner.rounds.learner import Learner
 from lerobot_serve.learner.rounds.settings import LearnerSettings
-from lerobot_serve.learner.steps.lines import (
+from lerobot_serve.learner.step_process import END_LIMIT_S
+from lerobot_serve.learner.steps import (
     ConvertDone,
     ConvertJob,
     Failed,
@@ -35,7 +36,6 @@ from lerobot_serve.learner.steps.lines import (
     StageJob,
     TrainJob,
 )
-from lerobot_serve.learner.steps.process import END_LIMIT_S
 from lerobot_serve.learner.versions import canary_news
 from lerobot_serve.tools.learning.program import Reporter, result_of
 from lerobot_serve.tools.learning.steps import publish_policy

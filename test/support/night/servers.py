@@ -15,8 +15,8 @@ from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.tools.versions.identity import identify
 from lerobot_serve.versions.errors import VersionError
-from lerobot_serve.versions.locks import VersionLock
-from lerobot_serve.versions.verifying import is_version, lock_checked
+from lerobot_serve.versions.layout import VersionLock
+from lerobot_serve.versions.store import is_version, lock_checked
 from support.router.dispatch_rig import answer_bytes
 from support.router.replica_rig import FakeReplica
 from support.router.runtime_rig import status

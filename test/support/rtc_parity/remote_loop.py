@@ -17,13 +17,11 @@ from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.records import CameraSpec
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
-from lerobot_serve.edge.inputs.latest import LatestInputs
+from lerobot_serve.edge.action_queue import ActionQueue, DELAY_RULES
+from lerobot_serve.edge.inputs.latest import HistoryStep, LatestInputs, ObservationHistory
+from lerobot_serve.edge.latency import LatencyTracker
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.action_queue import ActionQueue
-from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
-from lerobot_serve.edge.queue.latency import LatencyTracker
 from lerobot_serve.edge.session.chunk_merging import ChunkMerger
 from lerobot_serve.edge.session.pipeline import (
     EpisodeRequest,

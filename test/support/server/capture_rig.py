@@ -9,8 +9,7 @@ import threading
 import numpy as np
 
 from lerobot_serve.contract.data_path.chunk import Chunk
-from lerobot_serve.server.observability.capture_files import CaptureFiles
-from lerobot_serve.server.observability.request_capture import RequestCapture
+from lerobot_serve.server.observability.request_capture import CaptureFiles, RequestCapture
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from support.server.server_core_rig import request, Rig
 from support.server.worker_rig import gives, ROWS

@@ -13,7 +13,7 @@ from lerobot_serve.policies.base import LoadOptions, PolicyDescription
 from lerobot_serve.server.messages import SwapState
 from lerobot_serve.server.observability.request_observer import RequestObserver
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.server.swap.policy_swap import PolicySwap
+from lerobot_serve.server.policy_swap import PolicySwap
 from support.server.fake_policy import FakePolicy
 from support.server.server_core_rig import request, Rig
 

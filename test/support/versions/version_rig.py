@@ -9,8 +9,7 @@ import random
 from lerobot_serve.policies.files.policy_folder import fingerprint
 from lerobot_serve.versions.manifest import Manifest, MANIFEST_FILE
 from lerobot_serve.versions.publishing import Details, PolicyIdentity, publish
-from lerobot_serve.versions.store import VersionStore
-from lerobot_serve.versions.verifying import check
+from lerobot_serve.versions.store import check, VersionStore
 
 CREATED = '2026-11-26T18:30:00Z'
 SHA = '0' * 64

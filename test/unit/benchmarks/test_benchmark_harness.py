@@ -19,7 +19,7 @@ from benchmarks.results import growth, report
 from benchmarks.results.growth import Window
 from benchmarks.results.percentiles import ratio
 from benchmarks.results.report import Case
-from lerobot_serve.telemetry.percentiles import summarize
+from lerobot_serve.telemetry.durations import summarize
 
 
 def test_spread_holds_every_figure():

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from support.edge.cage_rig import at_rest, bounds, cage, judge, moderate, robots, STEP_S, vectors
 
-from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
+from lerobot_serve.cage.description import ActionLimit, Interlock, LastCommand, Motion, Verdict
 from lerobot_serve.cage.limits import MotionLimits
-from lerobot_serve.cage.result import LastCommand, Verdict
 
 POSITION, VELOCITY = Motion.POSITION, Motion.VELOCITY
 ARM = (

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from support.edge.cage_rig import at_rest, cage, judge, moderate, wild
 
-from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
-from lerobot_serve.cage.result import Verdict
+from lerobot_serve.cage.description import ActionLimit, Interlock, Motion, Verdict
 
 POSITION = Motion.POSITION
 DRONE = (

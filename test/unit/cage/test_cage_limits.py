@@ -28,10 +28,9 @@ from support.edge.cage_rig import (
     wild,
 )
 
-from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.description import ActionLimit, LastCommand, Motion, Verdict
 from lerobot_serve.cage.limits import MotionLimits
-from lerobot_serve.cage.result import LastCommand, Verdict
-from lerobot_serve.cage.start_position import StartPosition
+from lerobot_serve.edge.control.pose_tracker import StartPosition
 
 positions = action_limits(0, Motion.POSITION)
 

@@ -27,8 +27,7 @@ from support.edge.cage_rig import (
     wild_last,
 )
 
-from lerobot_serve.cage.description import Motion
-from lerobot_serve.cage.result import CageResult, LastCommand, Verdict
+from lerobot_serve.cage.description import CageResult, LastCommand, Motion, Verdict
 
 VELOCITY, POSITION = Motion.VELOCITY, Motion.POSITION
 

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 from support.edge.cage_rig import moderate, robots, STEP_S, vectors
 
-from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.description import ActionLimit, LastCommand, Motion
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.cage.limits_encoding import BYTES_LIMIT, decode_limits, encode_limits
-from lerobot_serve.cage.result import LastCommand
 
 ARM = ActionLimit('pan.pos', 'pan', Motion.POSITION, -1.0, 1.0, 0.1, max_velocity=2.0)
 WHEEL = ActionLimit('x.vel', 'x', Motion.VELOCITY, -inf, inf, 0.5, max_acceleration=3.0)

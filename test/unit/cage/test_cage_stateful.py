@@ -21,8 +21,7 @@ from support.edge.cage_rig import (
     wild,
 )
 
-from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
-from lerobot_serve.cage.result import LastCommand, Verdict
+from lerobot_serve.cage.description import ActionLimit, Interlock, LastCommand, Motion, Verdict
 
 POSITION = Motion.POSITION
 ROBOT = (

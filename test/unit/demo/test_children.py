@@ -21,7 +21,7 @@ from lerobot_serve.demo.child_processes import (
     process_ids,
     run_process,
 )
-from lerobot_serve.demo.tour.commands import TypedCommand
+from lerobot_serve.demo.tour.link import TypedCommand
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.fleet.output.prefixed_output import PrefixedOutput
 from lerobot_serve.tools.fleet.process import ros_arguments

@@ -17,7 +17,7 @@ from support.paths import REPOSITORY
 from lerobot_serve.demo.run import dashboard_words
 from lerobot_serve.demo.tour import fleet_files
 from lerobot_serve.demo.tour.act_order import SERVING
-from lerobot_serve.demo.tour.commands import join_text, KillCommand, VerbCommand
+from lerobot_serve.demo.tour.link import join_text, KillCommand, VerbCommand
 from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import parser
 from lerobot_serve.tools.cli.verbs import demo

@@ -22,7 +22,7 @@ from lerobot_serve.demo.tour.learning_fleet import LEARNING_FILE, write_learning
 from lerobot_serve.demo.tour.link import DemoLink, zenoh_link
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.builtin.settings import ReachSettings
-from lerobot_serve.policies.files.policy_json import read_policy_json
+from lerobot_serve.policies.files.policy_folder import read_policy_json
 from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess
 
 POLICIES = REPOSITORY / 'config' / 'policies'

@@ -12,7 +12,7 @@ from support.demo.parts import FakeWatch
 
 from lerobot_serve.demo.results.screen import command_lines, Screen, status_line
 from lerobot_serve.demo.tour.act_order import SERVING, TOURS
-from lerobot_serve.demo.tour.commands import TypedCommand
+from lerobot_serve.demo.tour.link import TypedCommand
 
 HEADING = 'ROS domain 7, this machine only'
 

@@ -10,7 +10,15 @@ import pytest
 from support.demo.parts import a_run, LEARNED, PROOF
 from support.time_zone import time_zone
 
-from lerobot_serve.demo.results.report import event_marks, html_report
+from lerobot_serve.demo.results.report import (
+    ACT_TEXT,
+    as_text,
+    audit_text,
+    DemoRun,
+    event_marks,
+    html_report,
+    summarize_run,
+)
 from lerobot_serve.demo.results.run_records import (
     passed_comparison,
     PassedComparison,
@@ -18,13 +26,6 @@ from lerobot_serve.demo.results.run_records import (
     with_gain,
 )
 from lerobot_serve.demo.results.scoreboard import CORRECTED, EndedEpisode, named, Scoreboard
-from lerobot_serve.demo.results.summary import (
-    ACT_TEXT,
-    as_text,
-    audit_text,
-    DemoRun,
-    summarize_run,
-)
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS, LEARNING, SERVING, TOURS
 from lerobot_serve.demo.tour.acts import SERVING_ACTS
 from lerobot_serve.demo.tour.learning_acts import LEARNING_ACTS

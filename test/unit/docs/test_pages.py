@@ -13,7 +13,7 @@ import yaml
 
 from lerobot_serve.edge.decisions import Decision
 from lerobot_serve.edge.session.connection import ConnectionState
-from lerobot_serve.learner.memory.memory import PAUSED
+from lerobot_serve.learner.memory import PAUSED
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.storage import postgres, records, sqlite_rows
 from lerobot_serve.tools.reference.diagrams import DIAGRAMS, with_diagrams

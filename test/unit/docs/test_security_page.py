@@ -8,7 +8,7 @@ import re
 import pytest
 from support.paths import REPOSITORY
 
-from lerobot_serve.access import connections, half_open
+from lerobot_serve.access import connections
 from lerobot_serve.gateway.door_parameters import DOORS, EndpointSettings, OWNERS
 from lerobot_serve.gateway.grpc_server import server
 from lerobot_serve.gateway.grpc_server.calls import CallSettings
@@ -78,7 +78,7 @@ def test_every_door_has_tokens_tls_and_listens_on_this_machine(door):
 def test_bounds_that_are_no_parameters_are_those_of_the_code():
     for door in ('http', 'openpi'):
         assert seconds(ROWS[door][HALF_OPEN]) == connections.HEAD_LIMIT_S
-        assert connections.HEAD_LIMIT_S == half_open.HANDSHAKE_LIMIT_S
+        assert connections.HEAD_LIMIT_S == connections.HANDSHAKE_LIMIT_S
     for door in GRPC:
         assert seconds(ROWS[door][HALF_OPEN]) == server.HANDSHAKE_MS / 1000
     assert seconds(ROWS['lerobot'][ARRIVAL]) == OBSERVATION_LIMIT_S

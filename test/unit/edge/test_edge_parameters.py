@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import pytest
 from support.refusals import refused
 
+from lerobot_serve.edge.action_queue import DELAY_RULES
 from lerobot_serve.edge.network_profiles import (
     DEFAULT_PROFILE,
     PROFILE_ROWS,
@@ -19,7 +20,6 @@ from lerobot_serve.edge.network_profiles import (
     with_profile,
 )
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.delay_rules import DELAY_RULES
 from lerobot_serve.parameters import build_parameters, parameter_specs, ParameterError
 
 LIVE = {'request_threshold_s', 'degraded_after_s', 'max_offline_s'}

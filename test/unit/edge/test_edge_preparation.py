@@ -15,26 +15,26 @@ from lerobot_serve.contract.records import CameraSpec, OpenSessionRequest
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.types import KeyValue
 from lerobot_serve.edge import wiring
+from lerobot_serve.edge.action_queue import ActionQueue, ChunkSource
 from lerobot_serve.edge.control.authority import OperatingConditions
-from lerobot_serve.edge.core import EdgeCore
+from lerobot_serve.edge.control.rungs import RungKind
 from lerobot_serve.edge.decisions import RobotDecisions
-from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.inputs.state_reader import RobotState
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource
-from lerobot_serve.edge.robot.description import RobotDescription, StateSource
-from lerobot_serve.edge.robot.file import load
-from lerobot_serve.edge.robot.input_topics import (
+from lerobot_serve.edge.robot.description import (
     input_max_ages_ns,
     input_topics,
+    RobotDescription,
     state_input_names,
+    StateSource,
 )
+from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.inbox import Inbox
 from lerobot_serve.edge.session.transport.fake_transport import FakeObservations, FakeTransport
 from lerobot_serve.edge.session_request import chunk_rate_warnings, make_session_request
-from lerobot_serve.edge.wiring import resolve_client_id
+from lerobot_serve.edge.wiring import EdgeCore, resolve_client_id
 from lerobot_serve.parameters import ParameterError
 
 CAMERAS = ('observation.images.front', 'observation.images.wrist')

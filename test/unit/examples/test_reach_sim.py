@@ -11,7 +11,7 @@ import pytest
 from support.paths import REPOSITORY
 
 from lerobot_serve.sim.arm import JOINT_NAMES
-from lerobot_serve.sim.expert import expert_chunk
+from lerobot_serve.sim.scene import expert_chunk
 
 pytest.importorskip('lerobot')
 compat = pytest.importorskip('lerobot_serve.policies.lerobot.compat')

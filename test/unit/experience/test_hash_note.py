@@ -10,7 +10,7 @@ import os
 import pytest
 
 from lerobot_serve.experience.bag_files import NotAnEpisode
-from lerobot_serve.experience.hash_note import HASH_FILE, noted_hash, read_hash, write_note
+from lerobot_serve.experience.scanning import HASH_FILE, noted_hash, read_hash, write_note
 
 
 @pytest.fixture

@@ -26,9 +26,8 @@ from support.tools.recorder_rig import RecorderRig
 from lerobot_serve.contract.records import RecordedEpisode
 from lerobot_serve.contract.types import Time
 from lerobot_serve.experience.bag_files import INTERVALS_FILE, NotAnEpisode
-from lerobot_serve.experience.episode_summary import INTERVALS_LIMIT_BYTES, read_summary
-from lerobot_serve.experience.hash_note import HASH_FILE, read_hash, write_note
-from lerobot_serve.experience.scanning import episodes_in
+from lerobot_serve.experience.recorded_episode import INTERVALS_LIMIT_BYTES, read_summary
+from lerobot_serve.experience.scanning import episodes_in, HASH_FILE, read_hash, write_note
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def test_a_note_saves_reading_the_bag(bag, monkeypatch):
     def forbidden(*_: object) -> None:
         raise AssertionError('the bag is read')
 
-    monkeypatch.setattr('lerobot_serve.experience.hash_note.hash_of', forbidden)
+    monkeypatch.setattr('lerobot_serve.experience.scanning.hash_of', forbidden)
     ((episode,), _) = scanned(bag.parent)
     assert episode.sha256 == note.sha256
     os.utime(file_of(bag), (1, 1))

@@ -19,7 +19,7 @@ import pytest
 from support.gateway.certificates import certificate_files
 from support.gateway.gateway_rig import DoorRig, grpc_channel
 
-from lerobot_serve.access import connections, half_open
+from lerobot_serve.access import connections
 from lerobot_serve.gateway.access import open_exposure
 from lerobot_serve.gateway.door_parameters import DOORS
 from lerobot_serve.gateway.doors import load_door
@@ -94,7 +94,7 @@ async def ends(reader: asyncio.StreamReader) -> None:
 def short_limits(monkeypatch):
     monkeypatch.setattr(connections, 'HEAD_LIMIT_S', LIMIT_S)
     monkeypatch.setattr(connections, 'CHECK_S', 0.05)
-    monkeypatch.setattr(half_open, 'HANDSHAKE_LIMIT_S', LIMIT_S)
+    monkeypatch.setattr(connections, 'HANDSHAKE_LIMIT_S', LIMIT_S)
     monkeypatch.setattr(server, 'HANDSHAKE_MS', round(1000 * LIMIT_S))
 
 

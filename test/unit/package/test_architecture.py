@@ -14,7 +14,7 @@ from support.paths import REPOSITORY
 
 # room -> the rooms it may import; node.py and files in a folder `ros` may also import ros
 GROUND = {'arrays', 'contract', 'parameters', 'picture_headers', 'errors', 'trace', 'telemetry'}
-GROUND |= {'atomic_file', 'child_process', 'files', 'private_file', 'ros_home', 'state_folder'}
+GROUND |= {'atomic_file', 'child_process', 'files', 'private_file', 'state_folder'}
 NODES = {'server', 'edge', 'router', 'sim', 'gateway', 'learner'}
 ALLOWED = {
     'allocator': set(),
@@ -26,9 +26,8 @@ ALLOWED = {
     'errors': set(),
     'atomic_file': set(),
     'private_file': set(),
-    'ros_home': set(),
     'child_process': set(),
-    'state_folder': {'errors', 'ros_home', 'parameters', 'contract'},
+    'state_folder': {'errors', 'parameters', 'contract'},
     'shared_memory': set(),
     'quotas': {'parameters'},
     'requirements': set(),

@@ -19,7 +19,7 @@ from lerobot_serve.child_process import Limits
 
 PACKAGE = REPOSITORY / 'lerobot_serve'
 # a program of its own, started with -I: it imports no other module of the package
-OWN_PROGRAMS = {'learner/trainers/process/guard.py'}
+OWN_PROGRAMS = {'learner/trainers/guard.py'}
 FORBIDDEN = {
     *('subprocess', 'multiprocessing', 'pty', 'runpy'),
     *('sys.executable', 'sys.orig_argv', 'os.system', 'os.popen', 'os.fork', 'os.forkpty'),

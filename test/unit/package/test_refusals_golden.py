@@ -15,7 +15,7 @@ import yaml
 
 from lerobot_serve.edge.robot import file as robot_file
 from lerobot_serve.edge.robot.file_format import parse_yaml
-from lerobot_serve.experience.episode_summary import read_summary
+from lerobot_serve.experience.recorded_episode import read_summary
 from lerobot_serve.files.load import load
 from lerobot_serve.files.parsing import from_yaml
 from lerobot_serve.gateway.callers.mapping import MappingFile
@@ -23,7 +23,7 @@ from lerobot_serve.gateway.http.body import read_body
 from lerobot_serve.learner.trainers.trainer_file import trainer_options
 from lerobot_serve.policies.builtin.settings import ReachSettings
 from lerobot_serve.policies.exported.sidecar import Sidecar
-from lerobot_serve.policies.files.policy_json import read_policy_json
+from lerobot_serve.policies.files.policy_folder import read_policy_json
 from lerobot_serve.policies.remote.contract_file import MappedContractFile, read_contract
 from lerobot_serve.tools.fleet.plan import fleet_plan
 from lerobot_serve.versions.manifest import parsed_manifest

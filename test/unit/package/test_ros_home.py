@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lerobot_serve.ros_home import expanded, ros_home
+from lerobot_serve.state_folder import expanded, ros_home
 
 
 @pytest.mark.parametrize('given', ['/data/ros', ''])

@@ -54,9 +54,8 @@ STAMPS = {
 # file -> what it does with a node's ROS clock besides a stamp
 ROS_CLOCK = {
     'edge/node.py': 'the optional bound on stamps of inputs compares them with it',
-    STEADY: 'its own class has a method of this name',
+    STEADY: 'its own class has a method of this name, and it is compared with the steady clock',
     'ros/contract/server_links.py': 'rcl stamps service events with it',
-    'ros/node/sim_time.py': 'it is compared with the steady clock',
 }
 WALL = {'time', 'time_ns', 'now', 'utcnow', 'today'}
 # without one of these in its text a source is not parsed, which takes most of the time

@@ -19,10 +19,15 @@ from support.policies import exported_rig  # noqa: E402
 
 from lerobot_serve.policies.builtin import policy as builtin  # noqa: E402
 from lerobot_serve.policies.exported import loader as exported  # noqa: E402
-from lerobot_serve.policies.lerobot.prediction.batches import ObservationBuilder  # noqa: E402
-from lerobot_serve.policies.resources.device import runs_in_any_thread  # noqa: E402
+from lerobot_serve.policies.lerobot.prediction.network_inference import (  # noqa: E402
+    ObservationBuilder,
+)
+from lerobot_serve.policies.runtime.device import (  # noqa: E402
+    runs_in_any_thread,
+    stacked,
+    tensor_view,
+)
 from lerobot_serve.policies.runtime.request_inputs import blank_request  # noqa: E402
-from lerobot_serve.policies.runtime.tensors import stacked, tensor_view  # noqa: E402
 
 KINDS = ('exported', 'as_onnx', 'builtin')
 

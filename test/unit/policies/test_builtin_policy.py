@@ -16,7 +16,7 @@ from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import LoadOptions, PolicyError, PolicyRequest
 from lerobot_serve.policies.builtin.settings import ReachSettings, ReachSizes
 from lerobot_serve.policies.exported.sidecar import Sidecar
-from lerobot_serve.policies.files.policy_json import read_policy_json
+from lerobot_serve.policies.files.policy_folder import read_policy_json
 from lerobot_serve.sim import cameras
 from lerobot_serve.sim.arm import HIGH_RAD, HOME_RAD, JOINT_NAMES, LOW_RAD
 
@@ -27,13 +27,13 @@ from support.paths import REPOSITORY  # noqa: E402
 from support.policies import exported_rig  # noqa: E402
 
 from lerobot_serve.demo.train import success_outcomes, write_aside  # noqa: E402
-from lerobot_serve.policies.builtin.fitting import (  # noqa: E402
+from lerobot_serve.policies.builtin.network import (  # noqa: E402
     Examples,
     fit,
+    ReachNetwork,
     reproducible,
     write_weights,
 )
-from lerobot_serve.policies.builtin.network import ReachNetwork  # noqa: E402
 from lerobot_serve.policies.builtin.policy import load  # noqa: E402
 
 SHIPPED = REPOSITORY / 'config' / 'policies' / 'reach'

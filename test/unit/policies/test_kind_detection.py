@@ -21,7 +21,7 @@ from support.paths import REPOSITORY
 from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.files import policy_folder as module
 from lerobot_serve.policies.files.policy_folder import check_folder, fingerprint, make_empty_folder
-from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.registry import detect_kind
 from lerobot_serve.server.inference import policy_loading
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters

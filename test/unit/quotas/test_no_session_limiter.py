@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from lerobot_serve.quotas.no_session_limiter import (
+from lerobot_serve.quotas import (
     MAX_CLIENT_REPLIES_PER_S,
     MAX_REPLIES_PER_S,
     MAX_SESSIONS,

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, RuleBasedStateMachine
 import pytest
 
-from lerobot_serve.quotas import quotas as quotas_module
-from lerobot_serve.quotas.quotas import Quotas, TokenBucket
-from lerobot_serve.quotas.rules import parse_quotas, Resource
+from lerobot_serve import quotas as quotas_module
+from lerobot_serve.quotas import parse_quotas, Quotas, Resource, TokenBucket
 
 SECOND = 10**9
 TEN = 'robot *: 10 requests/s'

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.quotas.rules import parse_quotas, Resource, RULES_LIMIT, Scope
+from lerobot_serve.quotas import parse_quotas, Resource, RULES_LIMIT, Scope
 
 
 def test_a_rule_has_a_scope_a_pattern_and_rates():

@@ -18,14 +18,13 @@ from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError, Prediction
-from lerobot_serve.server import error_replies
 from lerobot_serve.server.core import ServerCore
-from lerobot_serve.server.inference import policy_loading
+from lerobot_serve.server.inference import policy_loading, request_validation
 from lerobot_serve.server.inference.request_queue import RequestQueue
 from lerobot_serve.server.messages import UNCONFIGURED_TEXT
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.server.swap.swap_folder import check_policy_path_change
+from lerobot_serve.server.policy_swap import check_policy_path_change
 
 S = 1_000_000_000
 GIVEN = ServerParameters(
@@ -253,10 +252,10 @@ def test_sessions_stay_open_while_rules_change(loaded):
 
 
 def test_a_server_without_a_policy_says_so():
-    chunk = error_replies.not_ready_chunk(request(), UNCONFIGURED_TEXT)
+    chunk = request_validation.not_ready_chunk(request(), UNCONFIGURED_TEXT)
     assert chunk.status == Status.DRAINING
     assert chunk.status_text == 'not ready: no policy is loaded; configure the node'
-    assert error_replies.no_session_text('arm', 7) == "'arm' has no session of epoch 7"
+    assert request_validation.no_session_text('arm', 7) == "'arm' has no session of epoch 7"
 
 
 def changed_to(path: str, root: str) -> ServerParameters:

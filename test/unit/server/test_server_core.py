@@ -22,7 +22,7 @@ from lerobot_serve.contract.data_path.chunk import Chunk, retry_after_s
 from lerobot_serve.contract.schema import MsgType, Refusal, Status
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.policies.base import Prediction
-from lerobot_serve.quotas.rules import parse_quotas
+from lerobot_serve.quotas import parse_quotas
 from lerobot_serve.server.core import bounded_ns
 from lerobot_serve.server.inference.inference_loop import ReplySender
 

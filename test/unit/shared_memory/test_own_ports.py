@@ -11,28 +11,28 @@ from hypothesis import strategies as st
 import pytest
 from support.middleware.blocked_port import BEGIN, CELLS, NUMBER, port_bytes
 
-from lerobot_serve.shared_memory import own_ports, ports
-from lerobot_serve.shared_memory.own_ports import is_locked, wait_until_sound
+from lerobot_serve.shared_memory import damaged_ports, ports
+from lerobot_serve.shared_memory.damaged_ports import is_locked, wait_until_sound
 
 LOCK_AT = BEGIN + 64
-STATES_AT = LOCK_AT + own_ports.LOCK_BYTES
+STATES_AT = LOCK_AT + damaged_ports.LOCK_BYTES
 LIMIT_S = 0.2
 
 pytestmark = pytest.mark.skipif(
-    not own_ports.LOCK_BYTES, reason='the lock of a port is known for x86-64 and aarch64 only'
+    not damaged_ports.LOCK_BYTES, reason='the lock of a port is known for x86-64 and aarch64 only'
 )
 
 
-def locked_port(lock: int = 0, kind: int = own_ports.SHARED_BY_PROCESSES) -> bytearray:
+def locked_port(lock: int = 0, kind: int = damaged_ports.SHARED_BY_PROCESSES) -> bytearray:
     """Return a port with a lock, in front of the states of its listeners."""
     name = b'fastrtps\0'
-    between = bytearray(own_ports.LOCK_BYTES + own_ports.STATES_BYTES + 64)
+    between = bytearray(damaged_ports.LOCK_BYTES + damaged_ports.STATES_BYTES + 64)
     short = port_bytes()
     memory = short[:LOCK_AT] + between + short[LOCK_AT:]
-    name_at = STATES_AT + own_ports.STATES_BYTES
+    name_at = STATES_AT + damaged_ports.STATES_BYTES
     memory[name_at : name_at + len(name)] = name
     ports.COUNT.pack_into(memory, LOCK_AT, lock)
-    ports.COUNT.pack_into(memory, LOCK_AT + own_ports.KIND_OFFSET, kind)
+    ports.COUNT.pack_into(memory, LOCK_AT + damaged_ports.KIND_OFFSET, kind)
     moved = len(between)
     cells_at, ring_at = ports.HEADER.unpack_from(memory, BEGIN)[2:4]
     ports.COUNT.pack_into(memory, BEGIN + 12, cells_at + moved)
@@ -44,7 +44,7 @@ def locked_port(lock: int = 0, kind: int = own_ports.SHARED_BY_PROCESSES) -> byt
 def port(tmp_path, monkeypatch):
     file = tmp_path / f'fastrtps_port{NUMBER}'
     file.write_bytes(locked_port())
-    monkeypatch.setattr(own_ports, 'ports_of', lambda: {file: NUMBER})
+    monkeypatch.setattr(damaged_ports, 'ports_of', lambda: {file: NUMBER})
     return file
 
 
@@ -59,7 +59,7 @@ def test_a_sound_port_is_not_waited_for(port, monkeypatch):
 
 
 def test_a_process_without_ports_waits_for_nothing(monkeypatch):
-    monkeypatch.setattr(own_ports, 'ports_of', dict)
+    monkeypatch.setattr(damaged_ports, 'ports_of', dict)
     assert wait_until_sound(0)
 
 
@@ -102,7 +102,7 @@ def test_a_port_is_waited_for_until_it_is_sound(port):
 
 def test_a_port_that_has_no_lock_file_while_it_is_replaced_is_waited_for(port, monkeypatch):
     found = iter([{port: NUMBER}])
-    monkeypatch.setattr(own_ports, 'ports_of', lambda: next(found, {}))
+    monkeypatch.setattr(damaged_ports, 'ports_of', lambda: next(found, {}))
     port.write_bytes(locked_port(lock=2))
     assert not wait_until_sound(LIMIT_S)
 
@@ -128,8 +128,8 @@ def test_any_bytes_after_the_header_are_survived(noise: bytes, at: int):
 
 
 def test_a_problem_names_the_port_and_what_it_is(port):
-    assert own_ports.find_problem({}) == ''
+    assert damaged_ports.find_problem({}) == ''
     port.write_bytes(locked_port(lock=2))
-    assert own_ports.find_problem({}) == f'{port.name} is locked'
+    assert damaged_ports.find_problem({}) == f'{port.name} is locked'
     port.unlink()
-    assert own_ports.find_problem({}) == f'{port.name} has no file'
+    assert damaged_ports.find_problem({}) == f'{port.name} has no file'

@@ -21,8 +21,8 @@ from support.middleware.blocked_port import (
     port_bytes,
 )
 
-from lerobot_serve.shared_memory import dead_ports, ports
-from lerobot_serve.shared_memory.dead_ports import mark_dead_ports, number_of, ReplacedPorts
+from lerobot_serve.shared_memory import damaged_ports, ports
+from lerobot_serve.shared_memory.damaged_ports import mark_dead_ports, number_of, ReplacedPorts
 from lerobot_serve.shared_memory.ports import (
     BlockedPort,
     examine,
@@ -269,8 +269,8 @@ def as_map(*ports: Path, replaced: Path | None = None) -> str:
 @pytest.fixture
 def mapped(port, monkeypatch):
     """What follows the ports of this folder."""
-    pattern = re.compile(rf' ([0-9]+) +({port.parent}/{dead_ports.PORT_NAME})$', re.M)
-    monkeypatch.setattr(dead_ports, 'MAPPED', pattern)
+    pattern = re.compile(rf' ([0-9]+) +({port.parent}/{damaged_ports.PORT_NAME})$', re.M)
+    monkeypatch.setattr(damaged_ports, 'MAPPED', pattern)
     ports = ReplacedPorts()
     yield ports
     ports.close()
@@ -352,6 +352,6 @@ def test_a_port_that_was_replaced_after_the_map_was_read_is_left_alone(mapped, p
 
 def test_the_own_memory_map_has_the_form_that_is_read():
     line = '7f5c-7f5d rw-s 00000000 00:1b 610        /dev/shm/fastrtps_port7411'
-    assert dead_ports.MAPPED.findall(f'{line}\n') == [('610', '/dev/shm/fastrtps_port7411')]
-    assert dead_ports.MAPPED.findall(f'{line} (deleted)\n') == []
+    assert damaged_ports.MAPPED.findall(f'{line}\n') == [('610', '/dev/shm/fastrtps_port7411')]
+    assert damaged_ports.MAPPED.findall(f'{line} (deleted)\n') == []
     assert number_of(Path('/dev/shm/fastdds_port7411')) == 7411

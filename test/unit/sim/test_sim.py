@@ -20,10 +20,12 @@ from lerobot_serve.sim.arm import (
     MAX_SPEED_RAD_S,
     WRIST,
 )
-from lerobot_serve.sim.expert import expert_chunk, inverse_kinematics, SPEED_RAD_S
 from lerobot_serve.sim.scene import (
+    expert_chunk,
     HOLD_S,
+    inverse_kinematics,
     ReachScene,
+    SPEED_RAD_S,
     TARGET_APART_M,
     TARGET_FAR_M,
     TARGET_NEAR_M,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lerobot_serve.telemetry.histogram import Histogram, LATENCY_BOUNDS_S
+from lerobot_serve.telemetry.durations import Histogram, LATENCY_BOUNDS_S
 
 
 @given(st.lists(st.floats(0, 100)))

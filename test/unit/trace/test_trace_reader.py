@@ -16,7 +16,7 @@ from lerobot_serve.tools.traces.query import TraceQuery
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import fields_of
-from lerobot_serve.trace.format.schema import TraceError
+from lerobot_serve.trace.format.run_files import TraceError
 
 HEADER = encode(header())
 LINES = [encode({'kind': 'incident', 'mono_ns': n, 'name': f'number {n}'}) for n in range(5)]

@@ -10,8 +10,7 @@ import pytest
 from support.versions.version_rig import check_whole, damage, rewritten_manifest, version
 
 from lerobot_serve.tools.processes.parent_death import end_with_parent
-from lerobot_serve.versions import incoming, locks
-from lerobot_serve.versions.comparing import differences
+from lerobot_serve.versions import incoming, layout
 from lerobot_serve.versions.errors import (
     DamagedVersion,
     NoSuchVersion,
@@ -20,15 +19,15 @@ from lerobot_serve.versions.errors import (
     VersionKept,
 )
 from lerobot_serve.versions.incoming import FETCH, incoming_folder, LEFTOVER_LIMIT_S
-from lerobot_serve.versions.locks import exclusive, store_lock, VersionLock
-from lerobot_serve.versions.store import find_id, VersionStore
-from lerobot_serve.versions.verifying import check, faults_of, lock_checked
+from lerobot_serve.versions.layout import exclusive, store_lock, VersionLock
+from lerobot_serve.versions.manifest import differences
+from lerobot_serve.versions.store import check, faults_of, find_id, lock_checked, VersionStore
 
 KNOWN = ('act@aaaa000011112222', 'act@aaab000011112222', 'act_2@cccc000011112222')
 SERVER = """
 import sys
 from pathlib import Path
-from lerobot_serve.versions.verifying import lock_checked
+from lerobot_serve.versions.store import lock_checked
 held = lock_checked(Path(sys.argv[1]))
 print('serving', flush=True)
 sys.stdin.read()
@@ -128,14 +127,14 @@ def test_a_server_does_not_begin_with_a_version_that_is_deleted(store, tmp_path,
     folder = store.path(version(store, tmp_path).id)
     with exclusive(folder / 'version.json', AssertionError), pytest.raises(VersionInUse):
         VersionLock(folder)
-    real = locks.try_lock
+    real = layout.try_lock
 
     def deleted_before_the_lock(handle: int, mode: int) -> bool:
-        monkeypatch.setattr(locks, 'try_lock', real)
+        monkeypatch.setattr(layout, 'try_lock', real)
         store.delete(folder.name)
         return real(handle, mode)
 
-    monkeypatch.setattr(locks, 'try_lock', deleted_before_the_lock)
+    monkeypatch.setattr(layout, 'try_lock', deleted_before_the_lock)
     with pytest.raises(VersionInUse, match='is being deleted'):
         VersionLock(folder)
 
@@ -150,7 +149,7 @@ def test_a_version_without_a_manifest_can_be_deleted(store, tmp_path):
 
 
 def test_a_store_that_another_process_changes_is_waited_for_in_vain(store, monkeypatch):
-    monkeypatch.setattr(locks, 'WAIT_LIMIT_S', 0.05)
+    monkeypatch.setattr(layout, 'WAIT_LIMIT_S', 0.05)
     with (
         store_lock(store.lock),
         pytest.raises(StoreError, match='another process changes the store'),

@@ -9,8 +9,7 @@ from support.nodes.zenoh_links import free_endpoint
 from support.waiting import wait_until
 
 from lerobot_serve.zenoh.link import is_matched, ZenohLink
-from lerobot_serve.zenoh.settings import QUEUED_BATCHES, ZenohSettings
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import QUEUED_BATCHES, Traffic, ZenohSettings
 
 BURSTS, CHUNK, KEY, LIMIT_S = 200, bytes(5000), 'burst/chunk', 30.0
 

@@ -14,8 +14,7 @@ import zenoh
 from lerobot_serve.links.zenoh import ZenohServerLink
 from lerobot_serve.zenoh.keys import Role
 from lerobot_serve.zenoh.link import forwarded, is_matched, ZenohLink
-from lerobot_serve.zenoh.settings import ZenohSettings
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import Traffic, ZenohSettings
 
 WAIT_S = 20
 TO_ROUTER, TO_SERVER = 'test/to_router', 'test/to_server'

@@ -17,8 +17,7 @@ from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.link_sender import LinkSender
-from lerobot_serve.zenoh.settings import ZenohSettings
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import Traffic, ZenohSettings
 
 HUNG = """
 import pathlib, sys

@@ -29,8 +29,7 @@ from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import CLOSE_LIMIT_S, DROPPED_AFTER_S, ZenohLink
 from lerobot_serve.zenoh.link_sender import LINK_FULL, LinkSender
 from lerobot_serve.zenoh.replies import ZenohReplyPublishers
-from lerobot_serve.zenoh.settings import LEASE_MS, ZenohSettings
-from lerobot_serve.zenoh.traffic import Traffic
+from lerobot_serve.zenoh.settings import LEASE_MS, Traffic, ZenohSettings
 
 LIMIT_S = 20.0
 

@@ -27,7 +27,7 @@ from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.records import CameraSpec, OpenSessionResponse
 from lerobot_serve.contract.schema import Flag
-from lerobot_serve.edge.inputs.history import HistoryStep
+from lerobot_serve.edge.inputs.latest import HistoryStep
 from lerobot_serve.edge.session.request import RobotInputs
 
 WAIT_S = 10.0

@@ -19,7 +19,7 @@ import re
 from typing import Any
 
 from lerobot_serve.policies.base import LoadOptions, PolicyCamera, PolicyDescription, PolicyError
-from lerobot_serve.policies.files.policy_json import SIZE_LIMIT
+from lerobot_serve.policies.files.policy_folder import SIZE_LIMIT
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import (
     Checkpoint,
     CHECKPOINTS_FOLDER,

@@ -18,7 +18,7 @@ from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint, ProcessorStepSpec
 from lerobot_serve.policies.lerobot.checkpoint.features import ACTION, EMPTY_CAMERA, STATE
-from lerobot_serve.policies.runtime.tensors import read_tensors
+from lerobot_serve.policies.runtime.device import read_tensors
 
 REQUIRED_STATISTICS = {
     'MEAN_STD': ('mean', 'std'),

@@ -15,7 +15,7 @@ import re
 from typing import Any
 
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.policies.files.policy_json import SIZE_LIMIT
+from lerobot_serve.policies.files.policy_folder import SIZE_LIMIT
 
 TEXT_LIMIT, ITEM_LIMIT, NUMBER_LIMIT = 256, 64, 1e12
 WORD = re.compile(r'[\w./ :+@-]*', re.ASCII)

@@ -29,18 +29,16 @@ from lerobot_serve.policies.base import (
 )
 from lerobot_serve.policies.lerobot.description import RTC_OFF_NOTE
 from lerobot_serve.policies.lerobot.policy_types import PolicyTypeSpec
-from lerobot_serve.policies.lerobot.prediction.batches import (
-    make_guidance,
-    ObservationBuilder,
-    Row,
-    RtcGuidance,
-    tensor_shapes,
-)
 from lerobot_serve.policies.lerobot.prediction.image_embeddings import ImageEmbeddingCache
 from lerobot_serve.policies.lerobot.prediction.network_inference import (
     ExternalInference,
+    make_guidance,
     make_inference,
+    ObservationBuilder,
+    Row,
+    RtcGuidance,
     TdmpcInference,
+    tensor_shapes,
 )
 from lerobot_serve.policies.lerobot.prediction.processors import (
     ProcessorPair,

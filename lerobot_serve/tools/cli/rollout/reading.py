@@ -82,7 +82,7 @@ def watch(
 def add_past(watch: RolloutWatch, router: str, folder: str) -> None:
     """Give a watch the last decisions of a router, where its trace is on this machine."""
     from lerobot_serve.tools.operate.past import history
-    from lerobot_serve.trace.format.schema import TraceError
+    from lerobot_serve.trace.format.run_files import TraceError
 
     if not folder or not Path(folder).is_dir():
         return

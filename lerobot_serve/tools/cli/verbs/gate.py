@@ -45,7 +45,7 @@ class Policies:
 
     def served(self, policy: str) -> InProcessServer:
         """Load a policy as a policy server does. Raises PolicyError, ParameterError."""
-        from lerobot_serve.policies.kind_detection import detect_kind
+        from lerobot_serve.policies.registry import detect_kind
         from lerobot_serve.tools.cli.policy_options import server_parameters
         from lerobot_serve.tools.replay.in_process_server import InProcessServer
 
@@ -130,7 +130,7 @@ def collect(paths: Sequence[Path], policies: Policies) -> GateFigures:
     from contextlib import closing, ExitStack
     from functools import partial
 
-    from lerobot_serve.policies.resources.footprint import declared_bytes
+    from lerobot_serve.policies.runtime.memory import declared_bytes
     from lerobot_serve.tools.cli.progress import show_count
     from lerobot_serve.tools.gate.collecting import cage_of_robot, Collector, recorded_parent
     from lerobot_serve.tools.replay.sources import open_source

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros_home import expanded
+from lerobot_serve.state_folder import expanded
 from lerobot_serve.tools.cli import operator_options
 from lerobot_serve.tools.cli.signature import Argument, number, steps_of
 from lerobot_serve.tools.loop.settings import CALL_LIMIT_S, JOURNAL, LoopSettings

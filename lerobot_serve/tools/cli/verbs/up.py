@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.ros_home import ros_home
+from lerobot_serve.state_folder import ros_home
 from lerobot_serve.tools.cli.signature import Argument, verb_of
 
 if TYPE_CHECKING:

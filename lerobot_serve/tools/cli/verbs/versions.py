@@ -11,7 +11,7 @@ import sys
 from typing import Annotated, TYPE_CHECKING
 
 from lerobot_serve.errors import UserError, WrongCommandLine
-from lerobot_serve.ros_home import ros_home
+from lerobot_serve.state_folder import ros_home
 from lerobot_serve.tools.cli.operator_options import ask
 from lerobot_serve.tools.cli.signature import Argument, steps_of
 from lerobot_serve.tools.output.report import Report
@@ -78,8 +78,8 @@ def verify(
 ) -> Report:
     """Read every file again and compare hashes. Raises UserError."""
     from lerobot_serve.tools.versions import texts
-    from lerobot_serve.versions.locks import held
-    from lerobot_serve.versions.verifying import faults_of
+    from lerobot_serve.versions.layout import held
+    from lerobot_serve.versions.store import faults_of
 
     opened = _opened(store)
     entries = [opened.entry(each) for each in version] or opened.entries()
@@ -104,8 +104,7 @@ def compare(
     import msgspec
 
     from lerobot_serve.tools.versions import texts
-    from lerobot_serve.versions.comparing import differences
-    from lerobot_serve.versions.manifest import read_manifest
+    from lerobot_serve.versions.manifest import differences, read_manifest
 
     opened = _opened(store)
     one, other = (read_manifest(opened.path(opened.entry(each).id)) for each in (first, second))
@@ -211,8 +210,7 @@ def publish(
     from lerobot_serve.versions.manifest import TIME_FORMAT
     from lerobot_serve.versions.publishing import Details, policy_paths, PolicyIdentity
     from lerobot_serve.versions.publishing import publish as publish_folder
-    from lerobot_serve.versions.store import VersionStore
-    from lerobot_serve.versions.verifying import is_version
+    from lerobot_serve.versions.store import is_version, VersionStore
 
     source = Path(local_folder(folder)).expanduser()
 

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from lerobot_serve.contract.names import file_name
-from lerobot_serve.server.observability.capture_files import CAPTURE_FILE_NAME
+from lerobot_serve.server.observability.request_capture import CAPTURE_FILE_NAME
 from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
 from lerobot_serve.trace.format.incident_file import SUFFIX
 

@@ -22,7 +22,7 @@ from lerobot_serve.contract.data_path.header import HEADER_LAYOUT
 from lerobot_serve.contract.names import is_over_zenoh, node_name
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
-from lerobot_serve.ros.topics.dedicated_subscription import DedicatedSubscription
+from lerobot_serve.ros.subscriptions import DedicatedSubscription
 from lerobot_serve.tools.dashboard.robot.robot_messages import RobotMessages
 from lerobot_serve.tools.dashboard.ros.newest_messages import PolledTopic
 from lerobot_serve_interfaces.msg import ActionChunk, ExecutedAction, Observation

@@ -14,9 +14,13 @@ import hashlib
 from typing import Any
 
 from lerobot_serve.edge.robot import file
-from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
+from lerobot_serve.edge.robot.description import (
+    CameraInput,
+    input_sources,
+    RobotDescription,
+    StateSource,
+)
 from lerobot_serve.edge.robot.file_format import FAR, parse_received_yaml, RobotFileError
-from lerobot_serve.edge.robot.input_topics import input_sources
 from lerobot_serve.tools.recorder.known_robots import resolved
 
 # of what a robot file says

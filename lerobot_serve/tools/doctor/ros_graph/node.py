@@ -26,8 +26,7 @@ from rclpy.utilities import get_rmw_implementation_identifier
 
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
-from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.robot.input_topics import input_topics, state_input_names
+from lerobot_serve.edge.robot.description import input_topics, RobotDescription, state_input_names
 from lerobot_serve.edge.ros import sensor_messages as ros_inputs
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed

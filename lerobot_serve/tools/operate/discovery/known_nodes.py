@@ -19,7 +19,7 @@ import time
 import msgspec
 
 from lerobot_serve.atomic_file import replacement_of
-from lerobot_serve.ros_home import ros_home
+from lerobot_serve.state_folder import ros_home
 
 # a robot that is not found for longer is no longer listed
 KEEP_S = 3600.0

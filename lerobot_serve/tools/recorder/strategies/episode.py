@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from lerobot_serve.contract.records import EdgeState, ExecutedAction
-from lerobot_serve.experience.episode_summary import EpisodeSummary
+from lerobot_serve.experience.recorded_episode import EpisodeSummary
 from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.strategies.strategy_writer import MemoryRing, SortedMessage

@@ -12,8 +12,7 @@ from typing import Any
 
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import EdgeState, EpisodeOutcome, ExecutedAction
-from lerobot_serve.experience.episode_summary import EpisodeSummary, write_summary
-from lerobot_serve.experience.recorded_episode import word_of
+from lerobot_serve.experience.recorded_episode import EpisodeSummary, word_of, write_summary
 from lerobot_serve.tools.bags.message import BagError, OUTCOME
 from lerobot_serve.tools.bags.recording.writer import BagWriter
 from lerobot_serve.tools.recorder.announcer import WholeBags

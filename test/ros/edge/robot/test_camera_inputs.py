@@ -20,7 +20,7 @@ from lerobot_serve.contract.image_codec import decode
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.edge.robot.description import CameraInput
 from lerobot_serve.edge.ros import sensor_messages
-from lerobot_serve.ros.topics.image_messages import image_from_frame
+from lerobot_serve.ros.image_messages import image_from_frame
 
 PLAIN = CameraInput('front', 'camera', 'sensor_msgs/Image', 1.0)
 COMPRESSED = CameraInput('front', 'camera', 'sensor_msgs/CompressedImage', 1.0)

@@ -18,7 +18,7 @@ from support.nodes.played_robot import ROBOT, robot_yaml
 
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.topics.image_messages import image_from_frame
+from lerobot_serve.ros.image_messages import image_from_frame
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 FRAME = np.arange(48 * 64 * 3, dtype=np.uint8).reshape(48, 64, 3)

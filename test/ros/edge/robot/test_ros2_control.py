@@ -25,7 +25,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.ros import qos
-from lerobot_serve.ros.topics.image_messages import image_from_frame
+from lerobot_serve.ros.image_messages import image_from_frame
 
 FILES = REPOSITORY / 'config' / 'robots'
 FRAME = np.zeros((48, 64, 3), np.uint8)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks.recording.example_bag import EdgeBag, Step
-from lerobot_serve.learner.trainers.recorded.info import RecordedInfo
-from lerobot_serve.learner.trainers.recorded.pictures import read_pictures
-from lerobot_serve.learner.trainers.recorded.rows import read_rows
+from lerobot_serve.learner.trainers.pictures import read_pictures
+from lerobot_serve.learner.trainers.recorded import read_rows, RecordedInfo
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ExecutedAction
 

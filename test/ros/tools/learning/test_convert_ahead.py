@@ -11,7 +11,7 @@ from support.learner.recorded_bags import record_episode
 from support.tools.datasets import rows_of
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.learner.steps.lines import (
+from lerobot_serve.learner.steps import (
     BagToConvert,
     ConvertJob,
     RefusedBag,

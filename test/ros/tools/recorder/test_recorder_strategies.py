@@ -21,7 +21,7 @@ from support.tools.recorder_rig import bags, messages
 
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
-from lerobot_serve.ros.topics.image_messages import image_from_frame
+from lerobot_serve.ros.image_messages import image_from_frame
 from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome
 

@@ -17,11 +17,11 @@ from benchmarks.hunting.driver import Finding, FuzzEvent, FuzzTarget, play, Scri
 from benchmarks.hunting.edge_model import EdgeModel
 from benchmarks.hunting.router_model import RouterModel
 from lerobot_serve.cage.limits import MotionLimits
+from lerobot_serve.edge.action_queue import ActionQueue
 from lerobot_serve.edge.control import authority, pose_tracker
 from lerobot_serve.edge.control.playback import ActionPlayback
 from lerobot_serve.edge.control.pose_tracker import PoseTracker
 from lerobot_serve.edge.decisions import Decision
-from lerobot_serve.edge.queue.action_queue import ActionQueue
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.requester import Requester
 from lerobot_serve.edge.takeover import DeviceState, PersonInput, Takeover

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from support.edge.controller_rig import arm, Bench, STEP_S
 
-from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.cage.result import Verdict
+from lerobot_serve.cage.description import ActionLimit, Motion, Verdict
 from lerobot_serve.edge.control.clamp_alarm import ClampAlarm
 
 STEPS = 10

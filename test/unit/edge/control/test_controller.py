@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from support.edge.controller_rig import arm, Bench, GIVING_UP, MAX_AGE_NS, STEP_NS
 
-from lerobot_serve.cage.description import Interlock
-from lerobot_serve.cage.result import Verdict
-from lerobot_serve.edge.fallback.rungs import Rung, RungKind
+from lerobot_serve.cage.description import Interlock, Verdict
+from lerobot_serve.edge.control.rungs import Rung, RungKind
 from lerobot_serve.edge.session.connection import ConnectionState
 
 # what one step may do to where the robot is

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 import numpy as np
 from support.edge.controller_rig import arm, Bench, MAX_AGE_NS, STEP_NS
 
+from lerobot_serve.edge.action_queue import ChunkSource
+from lerobot_serve.edge.control.rungs import RungKind
 from lerobot_serve.edge.control.step import ExecutedStep
-from lerobot_serve.edge.fallback.rungs import RungKind
-from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
 
 MAX_STEP = 0.5

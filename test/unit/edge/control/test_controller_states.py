@@ -22,9 +22,9 @@ from lerobot_serve.edge.control.authority import (
 )
 from lerobot_serve.edge.control.controller import Controller, STARVED_NS
 from lerobot_serve.edge.control.loop import ControlLoop
+from lerobot_serve.edge.control.rungs import Rung, RungKind
 from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.decisions import RobotDecisions
-from lerobot_serve.edge.fallback.rungs import Rung, RungKind
 from lerobot_serve.edge.inputs.latest import LatestInputs
 from lerobot_serve.edge.inputs.state_reader import StateReader, StepInputs
 from lerobot_serve.edge.observability.listener import EdgeListener

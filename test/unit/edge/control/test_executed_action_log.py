@@ -20,8 +20,8 @@ from lerobot_serve.contract.data_path.execution_report import (
     ExecutionReport,
     ROWS_LIMIT,
 )
+from lerobot_serve.edge.action_queue import ChunkSource, QueuedAction
 from lerobot_serve.edge.control.executed_log import ExecutedActionLog
-from lerobot_serve.edge.queue.action_queue import ChunkSource, QueuedAction
 
 
 def told(bench: Bench) -> ExecutionReport:

@@ -14,7 +14,7 @@ import numpy as np
 from support.edge.controller_rig import arm, Bench, STEP_NS, STEP_S
 
 from lerobot_serve.cage.description import Interlock
-from lerobot_serve.edge.fallback.rungs import Rung, RungKind
+from lerobot_serve.edge.control.rungs import Rung, RungKind
 from lerobot_serve.edge.session.connection import ConnectionState
 
 MAX_STEP, LIMIT = 0.5, 100.0

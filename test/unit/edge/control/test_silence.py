@@ -18,12 +18,11 @@ from support.edge.controller_rig import arm, Bench, STEP_NS
 
 from lerobot_serve.cage.description import Motion
 from lerobot_serve.cage.limits import MotionLimits
-from lerobot_serve.cage.start_position import StartPosition
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.loop import ControlLoop
-from lerobot_serve.edge.control.pose_tracker import ManualMoveDetector, PoseTracker
+from lerobot_serve.edge.control.pose_tracker import ManualMoveDetector, PoseTracker, StartPosition
+from lerobot_serve.edge.control.rungs import Rung, RungKind
 from lerobot_serve.edge.decisions import RobotDecisions
-from lerobot_serve.edge.fallback.rungs import Rung, RungKind
 from lerobot_serve.edge.inputs.state_reader import RobotState, StepInputs
 from lerobot_serve.edge.observability.listener import EdgeListener
 from lerobot_serve.edge.robot.description import RobotDescription

@@ -8,7 +8,7 @@ from support.edge.edge_recorder_rig import Asking
 from support.edge.request_pipeline_rig import hear
 from support.paths import REPOSITORY
 
-from lerobot_serve.edge.episodes.outcomes import EPISODES_KEPT, RunOutcome
+from lerobot_serve.edge.episode_outcomes import EPISODES_KEPT, RunOutcome
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import RecordIds

@@ -12,8 +12,8 @@ from support.edge.requester_rig import Simulation
 from lerobot_serve.contract.data_path.execution_report import Halt
 from lerobot_serve.edge.control.authority import ControlAuthority
 from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.control.rungs import Rung, RungKind
 from lerobot_serve.edge.decisions import RobotDecisions
-from lerobot_serve.edge.fallback.rungs import Rung, RungKind
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.takeover import Takeover

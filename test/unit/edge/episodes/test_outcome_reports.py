@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lerobot_serve.contract.records import EpisodeOutcome
-from lerobot_serve.edge.episodes.outcome_reports import LIMIT, OutcomeReports, RETRY_NS, TRIES
+from lerobot_serve.edge.episode_outcomes import LIMIT, OutcomeReports, RETRY_NS, TRIES
 
 
 class Client:

@@ -9,9 +9,9 @@ from support.edge.controller_rig import arm, GIVING_UP, STEP_NS, WAYS
 from support.edge.requester_rig import CHUNK
 
 from lerobot_serve.edge.control.authority import ControlAuthority
-from lerobot_serve.edge.episodes.outcomes import REPORTED_OUTCOMES, RunOutcome
-from lerobot_serve.edge.episodes.runner import EpisodeRunner
-from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.control.rungs import RungKind
+from lerobot_serve.edge.episode_outcomes import REPORTED_OUTCOMES, RunOutcome
+from lerobot_serve.edge.episode_runner import EpisodeRunner
 from lerobot_serve.edge.session.connection import ConnectionEvent, ConnectionState
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve_interfaces.action import RunEpisode

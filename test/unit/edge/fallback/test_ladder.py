@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from support.edge.ladder_rig import ARM, BASE, kinds, MIXED, rungs, S, STEP_NS, STEP_S, world
 
-from lerobot_serve.cage.result import LastCommand
+from lerobot_serve.cage.description import LastCommand
 from lerobot_serve.edge.control.authority import TeardownState
-from lerobot_serve.edge.fallback.ladder import Ladder
-from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.control.ladder import Ladder
+from lerobot_serve.edge.control.rungs import RungKind
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve_interfaces.msg import EdgeState

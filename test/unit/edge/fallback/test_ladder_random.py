@@ -11,8 +11,7 @@ import numpy as np
 from support.edge.ladder_rig import joints_of, MIXED, rungs, S, STEP_NS, STEP_S, world
 
 from lerobot_serve.edge.control.authority import JointMotion
-from lerobot_serve.edge.fallback.ramp import top_speed
-from lerobot_serve.edge.fallback.rungs import RungKind
+from lerobot_serve.edge.control.rungs import RungKind, top_speed
 
 LADDERS = [
     'ramp 0.5, hold',

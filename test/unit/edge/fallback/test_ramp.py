@@ -14,9 +14,8 @@ import pytest
 from support.edge.ramp_rig import ARM, begin, FREE, near, rates, SPEEDS, WHEEL
 
 from lerobot_serve.cage import cage as cage_module
-from lerobot_serve.cage.description import ActionLimit, Motion
-from lerobot_serve.cage.result import LastCommand, Verdict
-from lerobot_serve.edge.fallback.ramp import (
+from lerobot_serve.cage.description import ActionLimit, LastCommand, Motion, Verdict
+from lerobot_serve.edge.control.rungs import (
     max_stoppable_speed,
     Ramp,
     SLOW_SHARE,

@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 import pytest
 from support.edge.ladder_rig import ARM, BASE, MIXED, POSITION, robot_of, rungs, STEP_S, VELOCITY
 
-from lerobot_serve.edge.fallback.ladder import Ladder
-from lerobot_serve.edge.fallback.ramp import stop_time_s
-from lerobot_serve.edge.fallback.rungs import parse_ladder, ramp_s, Rung, RungKind, teardown_rungs
+from lerobot_serve.edge.control.ladder import Ladder
+from lerobot_serve.edge.control.rungs import (
+    parse_ladder,
+    ramp_s,
+    Rung,
+    RungKind,
+    stop_time_s,
+    teardown_rungs,
+)
 from lerobot_serve.parameters import ParameterError
 
 SLUGGISH = robot_of(POSITION, POSITION, max_acceleration=2.0)

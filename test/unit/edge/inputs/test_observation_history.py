@@ -14,9 +14,14 @@ from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.schema import Codec
-from lerobot_serve.edge.inputs.frame_encoding import camera_messages, encode_frames
-from lerobot_serve.edge.inputs.history import HistoryStep, ObservationHistory
-from lerobot_serve.edge.inputs.latest import InputSnapshot, InputsNotReady, LatestInputs
+from lerobot_serve.edge.inputs.latest import (
+    HistoryStep,
+    InputSnapshot,
+    InputsNotReady,
+    LatestInputs,
+    ObservationHistory,
+)
+from lerobot_serve.edge.inputs.observation_builder import camera_messages, encode_frames
 
 STEP_NS = 10
 MAX_AGE_NS = 3 * STEP_NS

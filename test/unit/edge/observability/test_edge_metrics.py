@@ -12,9 +12,9 @@ from support.edge.requester_rig import CHUNK, MS, STEP_S
 from support.golden import listed
 from support.paths import REPOSITORY
 
+from lerobot_serve.edge.action_queue import ChunkSource
 from lerobot_serve.edge.observability.metrics import collect, serve, why_not_ready
 from lerobot_serve.edge.parameters import EdgeParameters
-from lerobot_serve.edge.queue.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes

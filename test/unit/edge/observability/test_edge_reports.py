@@ -14,16 +14,16 @@ from support.edge.controller_rig import Bench as Tick
 from support.edge.controller_rig import GIVING_UP, STEP_NS, WAYS
 from support.edge.requester_rig import CHUNK
 
-from lerobot_serve.cage.result import CageResult, Verdict
+from lerobot_serve.cage.description import CageResult, Verdict
+from lerobot_serve.edge.action_queue import ChunkSource, QueuedAction
+from lerobot_serve.edge.control.ladder import LadderDecision
+from lerobot_serve.edge.control.rungs import RungKind
 from lerobot_serve.edge.control.step import ExecutedStep
-from lerobot_serve.edge.fallback.ladder import LadderDecision
-from lerobot_serve.edge.fallback.rungs import RungKind
 from lerobot_serve.edge.observability.reports import (
     diagnostics,
     edge_state,
     executed_action,
 )
-from lerobot_serve.edge.queue.action_queue import ChunkSource, QueuedAction
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction

@@ -10,7 +10,7 @@ from support.edge.edge_recorder_rig import audited, CLIENT, Notes
 
 from lerobot_serve.cage.limits_encoding import encode_limits
 from lerobot_serve.edge.control.authority import ControlAuthority
-from lerobot_serve.edge.observability.step_recorder import StepRecorder
+from lerobot_serve.edge.observability.trace_recorder import StepRecorder
 from lerobot_serve.tools.audit.engine import CheckStatus
 
 NAN = float('nan')

@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, QueuedAction, QueueMark
-from lerobot_serve.edge.queue.delay_rules import DELAY_RULES, moving_time
+from lerobot_serve.edge.action_queue import (
+    ActionQueue,
+    ChunkSource,
+    DELAY_RULES,
+    moving_time,
+    QueuedAction,
+    QueueMark,
+)
 
 
 def source(seq: int, captured_ns: int = 0) -> ChunkSource:

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.queue.interpolation import Interpolator
+from lerobot_serve.edge.control.playback import Interpolator
 
 WIDTH = 3
 

@@ -15,8 +15,8 @@ from types import FrameType
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.queue import action_queue
-from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, QueueMark
+from lerobot_serve.edge import action_queue
+from lerobot_serve.edge.action_queue import ActionQueue, ChunkSource, QueueMark
 
 WAIT_S = 10.0
 ASKED = QueueMark(0, 1)

@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from lerobot_serve.contract.data_path.message_parts import NO_ACTIONS
-from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover, QueueMark
-from lerobot_serve.edge.queue.delay_rules import elapsed_time
+from lerobot_serve.edge.action_queue import (
+    ActionQueue,
+    ChunkSource,
+    elapsed_time,
+    Leftover,
+    QueueMark,
+)
 
 LIMIT = 50
 

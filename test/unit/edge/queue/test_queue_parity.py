@@ -9,8 +9,12 @@ import pytest
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 pytest.importorskip('lerobot', reason='LeRobot is not installed')
 
-from lerobot_serve.edge.queue.action_queue import ActionQueue, ChunkSource, Leftover  # noqa: E402
-from lerobot_serve.edge.queue.delay_rules import DELAY_RULES  # noqa: E402
+from lerobot_serve.edge.action_queue import (  # noqa: E402
+    ActionQueue,
+    ChunkSource,
+    DELAY_RULES,
+    Leftover,
+)
 from lerobot_serve.policies.lerobot.checkpoint.version_rules import (  # noqa: E402
     installed_version,
 )

@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from lerobot_serve.edge.queue.action_queue import (
+from lerobot_serve.edge.action_queue import (
     ActionQueue,
     ChunkSource,
     Leftover,

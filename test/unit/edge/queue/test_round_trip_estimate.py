@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from lerobot_serve.edge.queue.latency import LatencyTracker
+from lerobot_serve.edge.latency import LatencyTracker
 
 S = 10**9
 SAMPLES, WINDOW_S, WARM_UP = 4, 2.0, 1

@@ -14,9 +14,14 @@ from support.edge.robot_rig import ARM, BASE, changed, PAN_PATH, REMOVED, ROBOTS
 from support.refusals import refused
 
 from lerobot_serve.cage.description import ActionLimit, Interlock, Motion
-from lerobot_serve.edge.robot import urdf
-from lerobot_serve.edge.robot.description import CommandOutput, RobotDescription, StateSource
-from lerobot_serve.edge.robot.file import load, parse
+from lerobot_serve.edge.robot.description import (
+    CommandOutput,
+    measured_values,
+    measuring_indices,
+    RobotDescription,
+    StateSource,
+)
+from lerobot_serve.edge.robot.file import load, load_urdf, parse
 from lerobot_serve.edge.robot.file_format import (
     Deadman,
     InterventionInput,
@@ -26,7 +31,6 @@ from lerobot_serve.edge.robot.file_format import (
     RobotFileError,
     URDF_BYTES_LIMIT,
 )
-from lerobot_serve.edge.robot.measurement import measured_values, measuring_indices
 
 SO101_JOINTS = (
     'shoulder_pan',
@@ -226,7 +230,7 @@ def test_a_pipe_or_a_device_is_refused_at_once(tmp_path, key):
     os.mkfifo(pipe)
     for path in (pipe, Path('/dev/zero')):
         with pytest.raises(RobotFileError, match='not a regular file'):
-            load(path) if key == 'robot' else urdf.load(path)
+            load(path) if key == 'robot' else load_urdf(path)
 
 
 def test_a_file_without_an_end_that_is_sensible_is_not_read(tmp_path):
@@ -234,7 +238,7 @@ def test_a_file_without_an_end_that_is_sensible_is_not_read(tmp_path):
     with large.open('wb') as file:
         file.truncate(URDF_BYTES_LIMIT + 1)
     with pytest.raises(RobotFileError, match='larger than 16384 KiB'):
-        urdf.load(large)
+        load_urdf(large)
     os.truncate(large, ROBOT_BYTES_LIMIT + 1)
     with pytest.raises(RobotFileError, match='larger than 64 KiB'):
         load(large)

@@ -14,9 +14,8 @@ from support.refusals import refused
 
 from lerobot_serve.cage.description import Motion
 from lerobot_serve.edge.robot.description import RobotDescription
-from lerobot_serve.edge.robot.file import load, parse
+from lerobot_serve.edge.robot.file import JointLimit, load, parse, Urdf
 from lerobot_serve.edge.robot.file_format import RobotFileError
-from lerobot_serve.edge.robot.urdf import JointLimit, Urdf
 
 ODOMETRY = {'topic': 't', 'type': 'nav_msgs/Odometry', 'max_age_s': 1}
 # what each key may hold is in test/golden/refusals/robot_file.txt

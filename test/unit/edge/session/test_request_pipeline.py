@@ -12,7 +12,7 @@ from support.replacing import replace
 from lerobot_serve.contract.data_path.execution_report import decode, ExecutedRun, ExecutionReport
 from lerobot_serve.contract.errors import Unencodable
 from lerobot_serve.contract.schema import Flag, Status
-from lerobot_serve.edge.queue.delay_rules import DELAY_RULES, elapsed_time
+from lerobot_serve.edge.action_queue import DELAY_RULES, elapsed_time
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.request import ABANDONED, ENDS_SESSION, OK
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes

@@ -14,13 +14,13 @@ from support.edge.controller_rig import arm, Bench, MAX_AGE_NS, WAYS
 from support.edge.requester_rig import Bench as Requests
 from support.replacing import replace
 
-from lerobot_serve.cage.result import Verdict
+from lerobot_serve.cage.description import Verdict
+from lerobot_serve.edge.action_queue import ChunkSource, QueueMark
 from lerobot_serve.edge.control.authority import ControlAuthority, Intervention
 from lerobot_serve.edge.control.operator_control import OperatorControl
+from lerobot_serve.edge.control.rungs import RungKind
 from lerobot_serve.edge.control.step import ExecutedStep
 from lerobot_serve.edge.decisions import RobotDecisions
-from lerobot_serve.edge.fallback.rungs import RungKind
-from lerobot_serve.edge.queue.action_queue import ChunkSource, QueueMark
 from lerobot_serve.edge.robot.file_format import InterventionInput
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import EpisodeRequest

@@ -12,14 +12,14 @@ from support.learner.learner_rig import episode
 from support.paths import module_environment
 from support.processes.full_disk import files_of_at_most
 
-from lerobot_serve.learner.episodes.selection import Place
-from lerobot_serve.learner.memory.database import (
+from lerobot_serve.learner.database import (
     Database,
     MemoryNotWritten,
     MemoryRefused,
     VERSION,
 )
-from lerobot_serve.learner.memory.memory import Learned, Memory, PLACE_LIMIT, RoundEnd
+from lerobot_serve.learner.memory import Learned, Memory, PLACE_LIMIT, RoundEnd
+from lerobot_serve.learner.selection import Place
 
 ONE, TWO = f'{1:064x}', f'{2:064x}'
 
@@ -189,7 +189,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from support.learner.learner_rig import episode
-from lerobot_serve.learner.memory.memory import Memory
+from lerobot_serve.learner.memory import Memory
 memory = Memory(Path(sys.argv[1]))
 left = int(sys.argv[2])
 execute = memory.change

@@ -12,12 +12,12 @@ import shutil
 import pytest
 from support.learner.learner_rig import episode, LearnerRig, PARENT
 
-from lerobot_serve.learner.memory.database import MemoryNotWritten
+from lerobot_serve.learner.database import MemoryNotWritten
 from lerobot_serve.learner.rounds import learner
 from lerobot_serve.learner.rounds.learner import OVERTIME_S, SHOW_PERIOD_S
 from lerobot_serve.learner.rounds.requests import Command
 from lerobot_serve.learner.rounds.states import FIRST_RETRY_S, MOST_DEATHS
-from lerobot_serve.learner.steps.lines import (
+from lerobot_serve.learner.steps import (
     ConvertDone,
     ConvertJob,
     Failed,

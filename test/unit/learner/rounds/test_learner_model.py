@@ -17,7 +17,7 @@ from support.learner.learner_rig import LearnerRig, PARENT
 
 from lerobot_serve.learner.rounds.requests import Command
 from lerobot_serve.learner.rounds.states import LONGEST_RETRY_S
-from lerobot_serve.learner.steps.lines import (
+from lerobot_serve.learner.steps import (
     ConvertJob,
     Failed,
     PublishJob,

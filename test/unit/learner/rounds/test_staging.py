@@ -8,7 +8,7 @@ from support.learner.learner_rig import LearnerRig
 
 from lerobot_serve.learner.rounds.requests import Command
 from lerobot_serve.learner.rounds.states import FIRST_RETRY_S
-from lerobot_serve.learner.steps.lines import ConvertJob, Failed, RefusedBag, ScanJob, StageJob
+from lerobot_serve.learner.steps import ConvertJob, Failed, RefusedBag, ScanJob, StageJob
 
 
 @pytest.fixture

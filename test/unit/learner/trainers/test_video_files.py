@@ -22,9 +22,8 @@ from support.learner.tiny_dataset import (  # noqa: E402
 )
 
 from lerobot_serve.learner.trainers.base import TrainerError, TrainingStopped  # noqa: E402
-from lerobot_serve.learner.trainers.recorded.info import RecordedInfo  # noqa: E402
-from lerobot_serve.learner.trainers.recorded.pictures import read_pictures  # noqa: E402
-from lerobot_serve.learner.trainers.recorded.rows import read_rows  # noqa: E402
+from lerobot_serve.learner.trainers.pictures import read_pictures  # noqa: E402
+from lerobot_serve.learner.trainers.recorded import read_rows, RecordedInfo  # noqa: E402
 
 CAMERA, PATH = CAMERAS[0], 'videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mkv'
 # episodes in files: two in the first, one in the second

@@ -21,7 +21,7 @@ from lerobot_serve.policies.exported import loader, programs  # noqa: E402
 from lerobot_serve.policies.exported.loader import load  # noqa: E402
 from lerobot_serve.policies.exported.programs import TorchProgram  # noqa: E402
 from lerobot_serve.policies.runtime.loading_beside import beside_served_policy  # noqa: E402
-from lerobot_serve.server.swap.policy_swap import in_background  # noqa: E402
+from lerobot_serve.server.policy_swap import in_background  # noqa: E402
 
 
 @pytest.fixture(scope='module', params=['exported', 'as_onnx'])

@@ -37,7 +37,7 @@ from lerobot_serve.policies.lerobot.hub_download import (
     Refused,
 )
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.server.swap.swap_folder import check_policy_path_change
+from lerobot_serve.server.policy_swap import check_policy_path_change
 
 GOLDEN = REPOSITORY / 'test' / 'golden'
 OLD, NEW = '0' * 39 + '1', 'f' * 40

@@ -22,7 +22,7 @@ from support.rtc_parity import scene  # noqa: E402
 from support.rtc_parity.parity import Different, Parity  # noqa: E402
 from support.rtc_parity.script import HORIZONS, RULES  # noqa: E402
 
-from lerobot_serve.edge.queue.action_queue import ActionQueue  # noqa: E402
+from lerobot_serve.edge.action_queue import ActionQueue  # noqa: E402
 from lerobot_serve.policies.lerobot.prediction.processors import (  # noqa: E402
     PrefixReanchorer,
 )

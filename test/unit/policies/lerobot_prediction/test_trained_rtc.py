@@ -21,7 +21,7 @@ from support.policies.lerobot_rig import loaded, requests_for  # noqa: E402
 from lerobot_serve.policies.base import PolicyError  # noqa: E402
 from lerobot_serve.policies.lerobot import loader  # noqa: E402
 from lerobot_serve.policies.lerobot.description import max_delay_steps  # noqa: E402
-from lerobot_serve.policies.lerobot.prediction.batches import make_guidance  # noqa: E402
+from lerobot_serve.policies.lerobot.prediction.network_inference import make_guidance  # noqa: E402
 from lerobot_serve.policies.lerobot.prediction.policy import LeRobotPolicy  # noqa: E402
 
 CPU = torch.device('cpu')

@@ -8,7 +8,7 @@ import sys
 
 FREEZES = """
 import gc, sys, weakref
-from lerobot_serve.policies.resources import memory
+from lerobot_serve.policies.runtime import memory
 
 class Policy:
     pass

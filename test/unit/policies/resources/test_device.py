@@ -11,7 +11,7 @@ from lerobot_serve.policies.base import PolicyError
 
 torch = pytest.importorskip('torch', reason='torch is not installed (TORCH=none)')
 
-from lerobot_serve.policies.resources.device import (  # noqa: E402
+from lerobot_serve.policies.runtime.device import (  # noqa: E402
     set_cpu_threads,
     torch_device,
     use_one_thread_beside,

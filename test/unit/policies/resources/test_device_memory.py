@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import pytest
 
 from lerobot_serve.policies.base import LoadOptions, PolicyError
-from lerobot_serve.policies.resources import memory
-from lerobot_serve.policies.resources.memory import (
+from lerobot_serve.policies.runtime import memory
+from lerobot_serve.policies.runtime.memory import (
     cgroup_memory,
     check_memory,
     machine_memory,
@@ -189,7 +189,7 @@ def test_this_machine_answers():
 def test_neither_checking_nor_releasing_imports_torch():
     code = (
         'import sys; from lerobot_serve.policies import base; '
-        'from lerobot_serve.policies.resources import memory; memory.release_unused(); '
+        'from lerobot_serve.policies.runtime import memory; memory.release_unused(); '
         "memory.check_memory(base.LoadOptions(), 1); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, '-c', code], check=True)

@@ -12,7 +12,7 @@ import pytest
 
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.policies.files.file_headers import HEADER_LIMIT_BYTES, read_json, tensor_headers
-from lerobot_serve.policies.resources.footprint import declared_bytes
+from lerobot_serve.policies.runtime.memory import declared_bytes
 
 GIB = 1 << 30
 COMMIT = 'a' * 40

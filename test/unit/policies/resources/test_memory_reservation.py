@@ -13,15 +13,16 @@ import sys
 import pytest
 
 from lerobot_serve.policies.base import LoadOptions, PolicyError
-from lerobot_serve.policies.resources import memory, memory_reservation
-from lerobot_serve.policies.resources.memory import MB, MemoryCapacity
-from lerobot_serve.policies.resources.memory_reservation import (
+from lerobot_serve.policies.runtime import memory, memory_reservation
+from lerobot_serve.policies.runtime.memory import MB, MemoryCapacity
+from lerobot_serve.policies.runtime.memory_reservation import (
     check_fits,
     HOST,
     MemoryBusy,
     MemoryNeed,
+    ReservationRecord,
+    ReservationStore,
 )
-from lerobot_serve.policies.resources.reservation_store import ReservationRecord, ReservationStore
 
 TOTAL = 1000 * MB
 LOADING = LoadOptions('/policies/act')
@@ -29,7 +30,7 @@ WAIT_S = 20.0
 HOLD = """
 import sys, time
 from pathlib import Path
-from lerobot_serve.policies.resources.reservation_store import ReservationRecord, ReservationStore
+from lerobot_serve.policies.runtime.memory_reservation import ReservationRecord, ReservationStore
 record = ReservationRecord(7, 'other', 1, 2, True)
 held = ReservationStore('host', Path(sys.argv[1])).add(record, lambda _: None)
 print('held', flush=True)

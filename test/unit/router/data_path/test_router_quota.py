@@ -11,7 +11,7 @@ from support.router.dispatch_rig import answer_bytes, episode_in, MS, Rig, SECON
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.execution_report import ExecutionReport
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.quotas.rules import parse_quotas
+from lerobot_serve.quotas import parse_quotas
 from lerobot_serve.router.data_path.uncharged_requests import (
     CLIENTS_LIMIT,
     REQUESTS_LIMIT,

@@ -14,11 +14,10 @@ from support.edge.cage_rig import robots
 from support.router.shadow_rig import ask, FPS, LIMITS, NAMES, ramp
 
 from lerobot_serve.cage.cage import Cage
-from lerobot_serve.cage.description import ActionLimit, Motion
+from lerobot_serve.cage.description import ActionLimit, LastCommand, Motion, Verdict
 from lerobot_serve.cage.limits import MotionLimits
 from lerobot_serve.cage.limits_encoding import encode_limits
-from lerobot_serve.cage.result import LastCommand, Verdict
-from lerobot_serve.edge.queue.interpolation import Interpolator
+from lerobot_serve.edge.control.playback import Interpolator
 from lerobot_serve.router.shadow.remote_cage import (
     make_remote_cage,
     RemoteCage,

@@ -19,18 +19,16 @@ from support.server.worker_rig import gives, HEADER, OBSERVATION, queued, raises
 from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.schema import Status
-from lerobot_serve.server.observability.capture_files import CaptureReason
 from lerobot_serve.server.observability.request_capture import (
     capture_reason,
+    CapturedRequest,
+    CaptureReason,
     NothingToCapture,
+    OVERHEAD_BYTES,
+    RequestRing,
     RETRY_S,
 )
 from lerobot_serve.server.observability.request_observer import make_request_observer, NodeContext
-from lerobot_serve.server.observability.request_ring import (
-    CapturedRequest,
-    OVERHEAD_BYTES,
-    RequestRing,
-)
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.trace.format import incident_file

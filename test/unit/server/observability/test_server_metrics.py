@@ -17,7 +17,7 @@ from support.server.worker_rig import gives, raises, ROWS
 
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.policies.base import Prediction
-from lerobot_serve.quotas.rules import parse_quotas
+from lerobot_serve.quotas import parse_quotas
 from lerobot_serve.server.messages import ServerState
 from lerobot_serve.server.observability.metrics import (
     collect,

@@ -14,7 +14,7 @@ from support.server.server_core_rig import ask, FIXED, MEASURED, request, Rig
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.server.sessions.admission import (
+from lerobot_serve.server.sessions.session_validation import (
     Demand,
     expected_rate_hz,
     max_robots,

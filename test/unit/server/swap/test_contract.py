@@ -12,8 +12,8 @@ from support.server.fake_policy import FAKE_DESCRIPTION
 from lerobot_serve.contract.schema import StateClass
 from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription
-from lerobot_serve.server.swap.contract import contract_differences, PolicyContract
-from lerobot_serve.server.swap.swap_folder import folder_below, SwapRefused
+from lerobot_serve.server.policy_swap import folder_below, SwapRefused
+from lerobot_serve.server.swap_contract import contract_differences, PolicyContract
 
 CAMERAS = (PolicyCamera('front', 480, 640), PolicyCamera('wrist', 240, 320))
 SERVED = PolicyContract(

@@ -22,17 +22,17 @@ from lerobot_serve.contract.schema import Flag, StateClass
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.policies import registry
 from lerobot_serve.policies.base import LoadOptions, PolicyError
-from lerobot_serve.policies.resources import memory, memory_reservation
-from lerobot_serve.policies.resources.memory import MB, MemoryCapacity, NotEnoughMemory
-from lerobot_serve.policies.resources.reservation_store import ReservationStore
+from lerobot_serve.policies.runtime import memory, memory_reservation
 from lerobot_serve.policies.runtime.loading_beside import (
     another_thread_loads,
     at_serving_priority,
     is_beside,
 )
+from lerobot_serve.policies.runtime.memory import MB, MemoryCapacity, NotEnoughMemory
+from lerobot_serve.policies.runtime.memory_reservation import ReservationStore
 from lerobot_serve.server.inference.worker import InferenceWorker
 from lerobot_serve.server.messages import SwapState
-from lerobot_serve.server.swap.swap_folder import SwapRefused
+from lerobot_serve.server.policy_swap import SwapRefused
 
 CHANGED = Flag.POLICY_CHANGED
 

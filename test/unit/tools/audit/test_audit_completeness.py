@@ -21,7 +21,7 @@ from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.stats import time_series
 from lerobot_serve.tools.stats.collect import collect_stats
 from lerobot_serve.tools.stats.report import html_report, stats_report
-from lerobot_serve.trace.format.schema import TraceError
+from lerobot_serve.trace.format.run_files import TraceError
 
 # a drive of several parts, when they are small
 SEED = 4

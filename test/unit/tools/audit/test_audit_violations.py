@@ -27,11 +27,10 @@ from support.tools.audit_rig import (
 )
 
 from lerobot_serve.cage.cage import Cage
-from lerobot_serve.cage.description import Interlock
-from lerobot_serve.cage.result import LastCommand
+from lerobot_serve.cage.description import Interlock, LastCommand
 from lerobot_serve.tools.audit.checks.check import CHECKS, ROLLOUT_CHECKS
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
-from lerobot_serve.trace.format.schema import TraceError
+from lerobot_serve.trace.format.run_files import TraceError
 
 # a drive in whose first episode nothing moves, and whose sessions have several requests
 SEED = 4

@@ -20,7 +20,7 @@ from lerobot_serve.tools.cli.progress import progress_text
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.tools.traces.query import TraceQuery
 from lerobot_serve.tools.traces.reader import ReportBytes
-from lerobot_serve.trace.format.schema import SCHEMA_VERSION, TraceError
+from lerobot_serve.trace.format.run_files import SCHEMA_VERSION, TraceError
 
 ROUTE = 'sys.exit(main(["route", "--split", "50", "ep_ü"]))'
 REFUSED = 'sys.exit(main(["route", "--split", "101", "--json", "ep"]))'

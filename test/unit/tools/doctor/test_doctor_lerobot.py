@@ -13,7 +13,7 @@ pytest.importorskip('lerobot', reason='LeRobot is not installed (TORCH=none)')
 from support.policies.lerobot_rig import folder_of, NAMES
 from support.tools.findings import by_name
 
-from lerobot_serve.policies.kind_detection import detect_kind
+from lerobot_serve.policies.registry import detect_kind
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.doctor.finding import FindingLevel
 from lerobot_serve.tools.doctor.policy import examine_policy

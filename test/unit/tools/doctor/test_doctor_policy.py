@@ -27,8 +27,8 @@ import yaml
 from lerobot_serve.contract.services.action_range import ActionRange
 from lerobot_serve.edge.robot.file import load, parse
 from lerobot_serve.policies.base import PolicyCamera, PolicyDescription, PolicyError
-from lerobot_serve.policies.kind_detection import detect_kind
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint
+from lerobot_serve.policies.registry import detect_kind
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.doctor.finding import FindingLevel
 from lerobot_serve.tools.doctor.policy import (

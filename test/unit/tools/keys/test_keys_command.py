@@ -16,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 import pytest
 from support.refusals import answer, refusals
 
-from lerobot_serve.access import private_files
+from lerobot_serve.access import token_file
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.keys import site as site_module
 from lerobot_serve.tools.keys.site import opened_site
@@ -108,9 +108,9 @@ def test_a_file_is_private_before_it_has_content(tmp_path, monkeypatch):
         return write(handle, mode)
 
     before = os.umask(0)
-    monkeypatch.setattr(private_files.os, 'fdopen', spy)
+    monkeypatch.setattr(token_file.os, 'fdopen', spy)
     try:
-        private_files.write_private(tmp_path / 'key.pem', b'secret')
+        token_file.write_private(tmp_path / 'key.pem', b'secret')
     finally:
         os.umask(before)
     assert modes == [0o600]

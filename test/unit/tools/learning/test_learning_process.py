@@ -25,7 +25,8 @@ from support.versions.version_rig import policy_folder
 from support.waiting import wait_until
 
 from lerobot_serve.experience.bag_files import MAGIC
-from lerobot_serve.learner.steps.lines import (
+from lerobot_serve.learner.step_process import StepProcess
+from lerobot_serve.learner.steps import (
     BagToConvert,
     ConvertDone,
     ConvertJob,
@@ -44,7 +45,6 @@ from lerobot_serve.learner.steps.lines import (
     StageJob,
     TrainJob,
 )
-from lerobot_serve.learner.steps.process import StepProcess
 from lerobot_serve.learner.trainers.base import Progress
 from lerobot_serve.tools.learning.convert import CHANGED, UNREADABLE, whole_bags
 
@@ -183,8 +183,8 @@ def test_a_killed_step_is_a_failure_with_its_signal(start, tmp_path):
 PARENT = """
 import sys, time
 from pathlib import Path
-from lerobot_serve.learner.steps.lines import decoded_job
-from lerobot_serve.learner.steps.process import StepProcess
+from lerobot_serve.learner.steps import decoded_job
+from lerobot_serve.learner.step_process import StepProcess
 step = StepProcess(decoded_job(sys.stdin.buffer.readline()), Path(sys.argv[1]))
 print(step.pid, flush=True)
 time.sleep(1000)

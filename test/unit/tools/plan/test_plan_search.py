@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import pytest
 from support.tools.plan_rig import fleet_demand
 
-from lerobot_serve.server.sessions.admission import Demand, max_robots, MAX_UTILIZATION
+from lerobot_serve.server.sessions.session_validation import Demand, max_robots, MAX_UTILIZATION
 from lerobot_serve.tools.plan.demand import apply_formula, ServiceTime
 from lerobot_serve.tools.plan.report import no_result_reason
 from lerobot_serve.tools.plan.search import (

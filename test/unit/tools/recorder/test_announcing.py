@@ -20,11 +20,10 @@ from support.tools.recorder_rig import bags, RecorderRig
 from support.waiting import wait_until
 
 from lerobot_serve.contract.records import RecordedEpisode
-from lerobot_serve.experience import hash_note
+from lerobot_serve.experience import scanning
 from lerobot_serve.experience.bag_files import RECORDING
-from lerobot_serve.experience.hash_note import HASH_FILE, noted_hash
 from lerobot_serve.experience.recorded_episode import decode_recorded
-from lerobot_serve.experience.scanning import episodes_in
+from lerobot_serve.experience.scanning import episodes_in, HASH_FILE, noted_hash
 from lerobot_serve.tools.recorder import announcer as announcer_module
 from lerobot_serve.tools.recorder.announcer import EpisodeAnnouncer, WholeBags
 from lerobot_serve.tools.recorder.options import RecordingRules
@@ -104,7 +103,7 @@ def test_a_start_announces_what_is_there_as_it_was_and_reads_no_bag_again(tmp_pa
     def forbidden(*_: object) -> None:
         raise AssertionError('a bag is read')
 
-    monkeypatch.setattr(hash_note, 'hash_of', forbidden)
+    monkeypatch.setattr(scanning, 'hash_of', forbidden)
     second = restarted(tmp_path)
     assert second.raw == first.raw
     assert second.lines == ['3 earlier episodes are announced; 0 folders are skipped']
@@ -116,7 +115,7 @@ def test_the_writing_thread_reads_no_bag(tmp_path, monkeypatch):
         raise AssertionError('a bag is read')
 
     recording = RecorderRig(tmp_path)
-    monkeypatch.setattr(hash_note, 'hash_of', forbidden)
+    monkeypatch.setattr(scanning, 'hash_of', forbidden)
     recording.record('ep')
     recording.stop()
     assert recording.writer.whole_bags.next().name.startswith('arm_1_ep_')
@@ -200,14 +199,14 @@ def test_a_recorder_that_ends_does_not_wait_for_a_long_hash(tmp_path, monkeypatc
     now = [0.0]
     found = WholeBags(tmp_path, clock=lambda: now[0])
     listener = Listener(found)
-    read = hash_note.hash_of
+    read = scanning.hash_of
 
     def slow(path: Path, count: object) -> object:
         found.close()
         now[0] = 6.0
         return read(path, count)
 
-    monkeypatch.setattr(hash_note, 'hash_of', slow)
+    monkeypatch.setattr(scanning, 'hash_of', slow)
     listener.announcer.run()
     monkeypatch.undo()
     assert (listener.ids, listener.announcer.left) == ([], 1)

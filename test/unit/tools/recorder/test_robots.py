@@ -18,9 +18,9 @@ from support.tools.recorder_rig import EDGE, ROBOT_FILE, state, text
 from lerobot_serve.contract.codec import decode, encode
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.types import Time
+from lerobot_serve.edge.robot.description import input_topics
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.file_format import RobotFileError
-from lerobot_serve.edge.robot.input_topics import input_topics
 from lerobot_serve.experience.recorded_episode import RECORDED_TYPE
 from lerobot_serve.tools.bags.images import CompressedImage, RAW_TYPE, RawImage
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, TEXT_TYPE

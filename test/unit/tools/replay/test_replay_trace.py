@@ -47,7 +47,7 @@ from lerobot_serve.trace.format import records, replay_field
 from lerobot_serve.trace.format.encoding import decode, encode
 from lerobot_serve.trace.format.records import RequestRecord
 from lerobot_serve.trace.format.redaction import Redaction
-from lerobot_serve.trace.format.schema import TraceError
+from lerobot_serve.trace.format.run_files import TraceError
 
 PARTS_BYTES = 8192
 REACH = str(REPOSITORY / 'config' / 'policies' / 'reach')

@@ -14,17 +14,15 @@ from support.paths import REPOSITORY
 from support.tools.completion import completed
 from support.versions.version_rig import damage, rewritten_manifest
 
-from lerobot_serve.access.private_files import write_private
-from lerobot_serve.access.token_file import Tokens
+from lerobot_serve.access.token_file import Tokens, write_private
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.processes.parent_death import end_with_parent
 from lerobot_serve.tools.versions.texts import size_text
 from lerobot_serve.versions.errors import Interrupted, VersionInUse
-from lerobot_serve.versions.locks import VersionLock
-from lerobot_serve.versions.store import VersionStore
+from lerobot_serve.versions.layout import VersionLock
+from lerobot_serve.versions.store import check, VersionStore
 from lerobot_serve.versions.transfer.http_files import HttpSource, ServerAddress
 from lerobot_serve.versions.transfer.serving import HttpSettings, StoreHttpServer
-from lerobot_serve.versions.verifying import check
 
 REACH = REPOSITORY / 'config' / 'policies' / 'reach'
 REACH_V1 = REPOSITORY / 'config' / 'policies' / 'reach_v1'

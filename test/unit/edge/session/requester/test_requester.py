@@ -20,7 +20,7 @@ from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.schema import Codec, Flag, MsgType, Status
 from lerobot_serve.contract.services.session import SessionRefused
-from lerobot_serve.edge.queue.action_queue import ChunkSource
+from lerobot_serve.edge.action_queue import ChunkSource
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.request import check_agreement, OK

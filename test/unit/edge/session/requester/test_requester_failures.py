@@ -12,9 +12,8 @@ from lerobot_serve.contract.data_path.chunk import retry_after
 from lerobot_serve.contract.errors import Malformed, Unencodable
 from lerobot_serve.contract.schema import Flag, Refusal, Status
 from lerobot_serve.contract.services.session import ServerUnreachable, SessionRefused
-from lerobot_serve.edge.inputs.history import ObservationHistory
-from lerobot_serve.edge.inputs.latest import InputsNotReady, LatestInputs
-from lerobot_serve.edge.queue.action_queue import ChunkSource
+from lerobot_serve.edge.action_queue import ChunkSource
+from lerobot_serve.edge.inputs.latest import InputsNotReady, LatestInputs, ObservationHistory
 from lerobot_serve.edge.session.connection import ConnectionState
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.session.machine import MAX_HOLD_S

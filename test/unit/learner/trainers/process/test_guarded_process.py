@@ -14,8 +14,8 @@ import hypothesis.strategies as st
 import pytest
 from support.waiting import wait_until
 
-from lerobot_serve.learner.trainers.process.guarded_process import GuardedProcess
-from lerobot_serve.learner.trainers.process.output_log import (
+from lerobot_serve.learner.trainers.guarded_process import (
+    GuardedProcess,
     LINE_LIMIT_BYTES,
     LogProgress,
     OutputLog,
@@ -38,7 +38,7 @@ if 'leave' not in sys.argv:
 # a learner that starts the above and waits
 LEARNER = """
 import pathlib, sys
-from lerobot_serve.learner.trainers.process.guarded_process import GuardedProcess
+from lerobot_serve.learner.trainers.guarded_process import GuardedProcess
 with GuardedProcess(sys.argv[1:], folder=pathlib.Path.cwd(), environment={}) as process:
     while (piece := process.read(0.1)) is not None:
         sys.stdout.buffer.write(piece)
