@@ -25,12 +25,11 @@ from lerobot_serve.contract.cdr import CdrWriter
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.telemetry.percentiles import summarize
-from lerobot_serve.tools.bags.images import COMPRESSED_TYPE
-from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.bags.message import BagMessage, COMPRESSED_TYPE
+from lerobot_serve.tools.processes import executable_path
 from lerobot_serve.tools.recorder.frames import compressed
-from lerobot_serve.tools.recorder.strategies.highlight import MemoryRing
-from lerobot_serve.tools.recorder.strategies.strategy_writer import SortedMessage
+from lerobot_serve.tools.recorder.highlight import MemoryRing
+from lerobot_serve.tools.recorder.strategy_writer import SortedMessage
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 ABOUT = 'the control steps of a robot beside a recorder, and the memory of a highlight'

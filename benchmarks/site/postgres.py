@@ -21,7 +21,7 @@ from psycopg import sql
 
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 
 MISSING = 'no PostgreSQL server is installed (postgres, initdb): the shared state is not tested'
 START_LIMIT_S, STOP_LIMIT_S = 60.0, 30.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 import shlex
 
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 
 PROGRAM, DOMAIN = 'lerobot-serve', 'ROS_DOMAIN_ID'
 

@@ -24,8 +24,7 @@ from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset import lerobot_writer, records
-from lerobot_serve.tools.dataset.agreement import agreed_features
-from lerobot_serve.tools.dataset.checking import check_dataset
+from lerobot_serve.tools.dataset.checking import agreed_features, check_dataset
 from lerobot_serve.tools.dataset.features import (
     Features,
     FrameShape,
@@ -36,7 +35,7 @@ from lerobot_serve.tools.dataset.feeding import (
     camera_shapes,
     RowFeed,
 )
-from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
+from lerobot_serve.tools.dataset.plans.as_of import check_first_messages, plan_sampled
 from lerobot_serve.tools.dataset.plans.bag_index import (
     bag_bytes,
     BagBegin,
@@ -52,15 +51,14 @@ from lerobot_serve.tools.dataset.plans.episodes import (
     parse_filter,
 )
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
-from lerobot_serve.tools.dataset.plans.first_messages import check_first_messages
 from lerobot_serve.tools.dataset.plans.merging import begins_of, inputs_of
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot, RobotInput
-from lerobot_serve.tools.dataset.ros.message_values import MessageValues
-from lerobot_serve.tools.dataset.settings import (
+from lerobot_serve.tools.dataset.records import (
     ConversionReport,
     ConversionResult,
     DatasetOptions,
 )
+from lerobot_serve.tools.dataset.ros.message_values import MessageValues
 from lerobot_serve.tools.dataset.staging import EpisodeSink, Staging
 
 # over the bags; each finds all messages of the planned rows that cannot be used

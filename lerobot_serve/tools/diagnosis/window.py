@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from lerobot_serve.tools.diagnosis.causes.finding import Span
+from lerobot_serve.tools.diagnosis.finding import Span
 from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey, key_of, PeerRecord
 from lerobot_serve.tools.diagnosis.survey import Survey
 from lerobot_serve.tools.diagnosis.timeline_event import describe_record, TimelineEvent

@@ -24,8 +24,15 @@ from lerobot_serve.parameters import build_parameters, parameter_specs
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
-from lerobot_serve.tools.fleet.fleet_file import FleetFile, one_of, Place, Section, Text, whole
-from lerobot_serve.tools.fleet.parameter_file import flattened
+from lerobot_serve.tools.fleet.fleet_file import (
+    flattened,
+    FleetFile,
+    one_of,
+    Place,
+    Section,
+    Text,
+    whole,
+)
 from lerobot_serve.tools.fleet.process import check_namespace, check_token, FleetProcess, Stage
 from lerobot_serve.tools.fleet.sections import (
     dashboard_process,

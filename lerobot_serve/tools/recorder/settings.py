@@ -11,9 +11,11 @@ import time
 
 from lerobot_serve.parameters import parameter
 from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.bags.metadata import BagTopic
+from lerobot_serve.tools.bags.writer import BagWriter
 from lerobot_serve.tools.recorder.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.episodic import EpisodicWriter
+from lerobot_serve.tools.recorder.highlight import HighlightWriter
 from lerobot_serve.tools.recorder.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.options import (
     CONTINUOUS,
@@ -23,10 +25,7 @@ from lerobot_serve.tools.recorder.options import (
     SENTRY,
     STRATEGIES,
 )
-from lerobot_serve.tools.recorder.strategies.episodic import EpisodicWriter
-from lerobot_serve.tools.recorder.strategies.highlight import HighlightWriter
-from lerobot_serve.tools.recorder.strategies.sentry import SentryWriter
-from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
+from lerobot_serve.tools.recorder.strategy_writer import SentryWriter, StrategyWriter
 
 
 class ContinuousWriter:

@@ -11,7 +11,7 @@ from typing import Annotated, TYPE_CHECKING
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.tools.cli.arguments import Parameters
 from lerobot_serve.tools.cli.signature import Argument, verb_of
-from lerobot_serve.tools.gate.limits import GateLimits
+from lerobot_serve.tools.gate.figures import GateLimits
 from lerobot_serve.tools.output.report import Report
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Policies:
     def served(self, policy: str) -> InProcessServer:
         """Load a policy as a policy server does. Raises PolicyError, ParameterError."""
         from lerobot_serve.policies.kind_detection import detect_kind
-        from lerobot_serve.tools.cli.policy_options import server_parameters
+        from lerobot_serve.tools.cli.arguments import server_parameters
         from lerobot_serve.tools.replay.in_process_server import InProcessServer
 
         # a request that is measured again must not be answered from a cache

@@ -17,16 +17,13 @@ from aiohttp.typedefs import Handler
 from lerobot_serve.access.connections import Connections
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.tools.dashboard.access import Refused
-from lerobot_serve.tools.dashboard.document.fleet_document import Turn
-from lerobot_serve.tools.dashboard.document.merge_patch import Json
-from lerobot_serve.tools.dashboard.evidence.captures import Captures
+from lerobot_serve.tools.dashboard.document.fleet_document import Json, Turn
+from lerobot_serve.tools.dashboard.evidence import Captures
 from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute
-from lerobot_serve.tools.dashboard.http.guards import add_headers, guard
-from lerobot_serve.tools.dashboard.http.page_files import Page
-from lerobot_serve.tools.dashboard.http.robot_streams import RobotStreams
-from lerobot_serve.tools.dashboard.http.viewers import Stream
-from lerobot_serve.tools.dashboard.robot.last_request import jpeg_of, LastRequests
-from lerobot_serve.tools.dashboard.robot.window import Heard
+from lerobot_serve.tools.dashboard.http.page_files import add_headers, guard, Page
+from lerobot_serve.tools.dashboard.http.viewers import RobotStreams, Stream
+from lerobot_serve.tools.dashboard.robot_messages import jpeg_of, LastRequests
+from lerobot_serve.tools.dashboard.robot_window import Heard
 
 BODY_BYTES, VIEWERS, PIECE_BYTES = 16 << 10, 64, 1 << 18
 

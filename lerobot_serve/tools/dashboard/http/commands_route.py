@@ -14,7 +14,7 @@ from lerobot_serve.access.token_file import Tokens, WrongTokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.files.parsing import from_json
 from lerobot_serve.tools.dashboard.access import check_access, is_same_origin, Refused
-from lerobot_serve.tools.dashboard.commands.request import command_request, CommandRequest, Reply
+from lerobot_serve.tools.dashboard.planned_commands import command_request, CommandRequest, Reply
 
 BODY_LIMIT_S, WAITING = 5.0, 16
 BEARER, JSON_TYPE = 'Bearer ', 'application/json'

@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Plan rows for a bag without ExecutedAction: samples at the rate of a robot file. Pure.
+Plan rows for a bag without ExecutedAction: samples at the rate of a robot file. Pure; one thread.
 
 Each row has, of each input and of the command, the newest message received at or before its
 instant; never a later one. A command stays in force until the next. Where an input is older than
 its bound the episode ends, and another one begins once every input is fresh again.
+
+A robot file that fits no message is refused before hours are converted. A message here and there
+may be unusable; where all of the first ones of a topic are, the file names joints, fields or types
+that the topic lacks.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, UTC
 
+from lerobot_serve.contract.errors import Malformed
+from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.dataset.plans.bag_index import BagIndex
 from lerobot_serve.tools.dataset.plans.episodes import (
     DatasetError,
@@ -22,7 +28,7 @@ from lerobot_serve.tools.dataset.plans.episodes import (
     MessageKey,
     PlannedRow,
 )
-from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot
+from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot, RobotInput
 
 SECOND_NS = 10**9
 RULE = (
@@ -165,3 +171,36 @@ def utc_text(time_ns: int) -> str:
     """Return a time in UTC to the nanosecond, such as 20261126T004710.123456789Z."""
     seconds, rest_ns = divmod(time_ns, SECOND_NS)
     return f'{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{rest_ns:09d}Z'
+
+
+FIRST_MESSAGES = 20
+# the input of the message, None for the command; raises Malformed
+Decode = Callable[[RobotInput | None, BagMessage], None]
+
+
+def check_first_messages(
+    messages: Iterable[BagMessage], robot: RecordedRobot, decode: Decode, bag_name: str
+) -> None:
+    """
+    Raise DatasetError if the first FIRST_MESSAGES messages of an input or of the command cannot be
+    used. Topics without a message are left to the plan.
+    """
+    sources = {topic: one for one in robot.inputs for topic in one.topics}
+    waiting: dict[str, RobotInput | None] = {**sources, robot.command_topic: None}
+    failed = dict.fromkeys(waiting, 0)
+    for message in messages:
+        if message.topic not in waiting:
+            continue
+        try:
+            decode(waiting[message.topic], message)
+        except Malformed as error:
+            failed[message.topic] += 1
+            if failed[message.topic] >= FIRST_MESSAGES:
+                raise DatasetError(
+                    f'{bag_name}: the first {FIRST_MESSAGES} messages of {message.topic} do not '
+                    f'fit the robot file: {error}'
+                ) from error
+        else:
+            del waiting[message.topic]
+            if not waiting:
+                return

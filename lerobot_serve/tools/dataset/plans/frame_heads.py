@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.picture_headers import PNG, read_jpeg_header, UnreadablePicture
-from lerobot_serve.tools.bags.images import (
+from lerobot_serve.tools.bags.message import (
     COMPRESSED_TYPE,
     CompressedImage,
     RAW_TYPE,

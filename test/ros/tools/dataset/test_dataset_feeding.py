@@ -14,8 +14,8 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from benchmarks.recording.example_bag import EdgeBag, image, Step
 from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.metadata import BagTopic
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.dataset.features import FrameShape
 from lerobot_serve.tools.dataset.feeding import camera_shapes, RowFeed
 from lerobot_serve.tools.dataset.plans.bag_index import index_bags

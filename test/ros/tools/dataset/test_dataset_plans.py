@@ -15,8 +15,8 @@ from benchmarks.recording.example_bag import EdgeBag, image, NODE, ROBOT_FILE, S
 from lerobot_serve.contract import records
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.tools.bags.metadata import BagTopic
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.dataset.features import (
     camera_columns,
     FrameShape,

@@ -20,10 +20,15 @@ from support.tools.operator_states import (
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan, parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.dashboard.commands.planned import Planned, planned
-from lerobot_serve.tools.dashboard.commands.request import BadRequest, command_request, VERBS
-from lerobot_serve.tools.dashboard.commands.runner import FreshFleet
-from lerobot_serve.tools.operate import silent_robots
+from lerobot_serve.tools.dashboard.command_runner import FreshFleet
+from lerobot_serve.tools.dashboard.planned_commands import (
+    BadRequest,
+    command_request,
+    Planned,
+    planned,
+    VERBS,
+)
+from lerobot_serve.tools.operate import fleet_state
 from lerobot_serve.tools.operate.commands import rollout_rule, slot_rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.rollout.rollouts import DEFAULT_PLAN
@@ -182,8 +187,8 @@ def test_a_command_is_done_only_in_the_state_that_was_read():
 
 
 def test_the_last_state_of_a_silent_robot_is_not_read_again():
-    silent = silent_robots.silent(
-        robot_of('/robot_7/edge_controller', paused=True), silent_robots.UNHEARD
+    silent = fleet_state.silent(
+        robot_of('/robot_7/edge_controller', paused=True), fleet_state.UNHEARD
     )
 
     class Known(Fleet):

@@ -9,10 +9,9 @@ import threading
 import pytest
 from support.waiting import wait_until
 
-from lerobot_serve.tools.dashboard.commands import loading
-from lerobot_serve.tools.dashboard.commands.loading import Loading, UNKNOWN
-from lerobot_serve.tools.dashboard.commands.request import CommandRequest, START
-from lerobot_serve.tools.dashboard.commands.runner import CommandRunner
+from lerobot_serve.tools.dashboard import command_runner
+from lerobot_serve.tools.dashboard.command_runner import CommandRunner, Loading, UNKNOWN
+from lerobot_serve.tools.dashboard.planned_commands import CommandRequest, START
 
 ROUTER, LIMIT_S = '/policy_router', 20.0
 
@@ -32,7 +31,7 @@ def test_an_unexpected_error_ends_a_rollout_with_no_known_result(open_client, mo
     lines: list[str] = []
     raised: list[object] = []
     monkeypatch.setattr(threading, 'excepthook', raised.append)
-    monkeypatch.setattr(loading, 'run_loading', failing)
+    monkeypatch.setattr(command_runner, 'run_loading', failing)
     runner = CommandRunner(
         None, open_client, lines.append, failing, lambda _, step: steps.append(step)
     )

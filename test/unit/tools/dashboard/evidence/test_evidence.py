@@ -7,9 +7,13 @@ import os
 
 import pytest
 
-from lerobot_serve.tools.dashboard.evidence import explanations
-from lerobot_serve.tools.dashboard.evidence.captures import Captures, is_capture_name
-from lerobot_serve.tools.dashboard.evidence.explanations import Explanations, IncidentPlace
+from lerobot_serve.tools.dashboard import evidence
+from lerobot_serve.tools.dashboard.evidence import (
+    Captures,
+    Explanations,
+    IncidentPlace,
+    is_capture_name,
+)
 
 PLACE = IncidentPlace('robot_7', '2026-07-30T10:15:00Z')
 NAME = '20260730T101500.125Z-robot_7-12-not_finite.safetensors'
@@ -51,12 +55,12 @@ def test_explanations_are_kept_and_bounded(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Explanations, '_run', run)
     known = Explanations(tmp_path)
-    for number in range(explanations.KEPT + 5):
+    for number in range(evidence.KEPT + 5):
         known.explain(str(number), PLACE)
-    known.explain(str(explanations.KEPT), PLACE)
-    assert len(calls) == explanations.KEPT + 5
+    known.explain(str(evidence.KEPT), PLACE)
+    assert len(calls) == evidence.KEPT + 5
     known.explain('0', PLACE)
-    assert len(calls) == explanations.KEPT + 6
+    assert len(calls) == evidence.KEPT + 6
 
 
 @pytest.mark.parametrize(

@@ -12,23 +12,21 @@ from support.tools.operator_states import changed, learner_of
 
 from lerobot_serve.contract.records import DropCount
 from lerobot_serve.learner.rounds.states import Phase
-from lerobot_serve.tools.operate.learners.learner_state import (
+from lerobot_serve.tools.operate.learners import (
     Arrivals,
+    changes,
     Hearing,
     hearing,
+    learner_parts,
     LEARNER_PHASES,
+    learners_json,
     LearnerView,
     NEW_STATE_S,
     NO_STATE,
-    REMAINING_LIMIT_S,
-    SILENT_S,
-)
-from lerobot_serve.tools.operate.learners.learner_view import (
-    changes,
-    learner_parts,
-    learners_json,
     PHASE_WORDS,
     progress_text,
+    REMAINING_LIMIT_S,
+    SILENT_S,
     time_text,
 )
 from lerobot_serve.tools.output.report import Report

@@ -9,7 +9,7 @@ import pytest
 from support.tools.plan_rig import fleet_demand, site_costs
 
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.tools.plan.sites.costs import (
+from lerobot_serve.tools.plan.sites_costs import (
     CORE_SHARE,
     router_failover_s,
     routers_needed,

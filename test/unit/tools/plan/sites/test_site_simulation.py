@@ -13,8 +13,8 @@ from support.tools.plan_rig import fleet_demand, fleets, site_costs
 from lerobot_serve.tools.plan.demand import ServiceTime
 from lerobot_serve.tools.plan.search import SimulationSettings
 from lerobot_serve.tools.plan.simulation import simulate_fleet
-from lerobot_serve.tools.plan.sites.costs import SiteShape
-from lerobot_serve.tools.plan.sites.simulation import Lost, simulate_site, SiteResult
+from lerobot_serve.tools.plan.sites_costs import SiteShape
+from lerobot_serve.tools.plan.sites_simulation import Lost, simulate_site, SiteResult
 
 FLEETS = fleets(15)
 COSTS = st.builds(

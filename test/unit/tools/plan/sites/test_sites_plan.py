@@ -8,14 +8,13 @@ from collections import Counter
 import pytest
 from support.tools.plan_rig import fleet_demand, site_costs
 
+from lerobot_serve.tools.plan import sites_search
 from lerobot_serve.tools.plan.demand import ServiceTime
 from lerobot_serve.tools.plan.search import SimulationSettings
-from lerobot_serve.tools.plan.sites import search
-from lerobot_serve.tools.plan.sites.costs import SiteShape
-from lerobot_serve.tools.plan.sites.growth import grow, SiteResource
-from lerobot_serve.tools.plan.sites.plan import plan_sites
-from lerobot_serve.tools.plan.sites.search import SiteModel, SitePlan
-from lerobot_serve.tools.plan.sites.simulation import Lost
+from lerobot_serve.tools.plan.sites_costs import SiteShape
+from lerobot_serve.tools.plan.sites_plan import grow, plan_sites, SiteResource
+from lerobot_serve.tools.plan.sites_search import SiteModel, SitePlan
+from lerobot_serve.tools.plan.sites_simulation import Lost
 
 
 def model(
@@ -52,13 +51,13 @@ def test_sites_are_planned_once_for_each_size_and_added_up():
 def test_ten_thousand_robots_at_twenty_sites_take_few_steps(monkeypatch):
     """Each run takes 4 s of virtual time."""
     runs: Counter[int] = Counter()
-    simulate = search.simulate_site
+    simulate = sites_search.simulate_site
 
     def counted(fleet, *given):
         runs[fleet.robots] += 1
         return simulate(fleet, *given)
 
-    monkeypatch.setattr(search, 'simulate_site', counted)
+    monkeypatch.setattr(sites_search, 'simulate_site', counted)
     found = plan_sites(model(10_000, seconds=4.0), 20, None, None)
     assert (found.sites, found.plans[0].robots, len(found.plans)) == (20, 500, 1)
     assert runs.total() <= 40
