@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, TYPE_CHECKING
 
 from lerobot_serve.parameters import build_parameters, parameter_specs, ParameterError
-from lerobot_serve.policies.lerobot.hub import local_folder
-from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.cli.node_flags import value_of
 from lerobot_serve.tools.cli.signature import Argument
 
 if TYPE_CHECKING:
+    from lerobot_serve.server.parameters import ServerParameters
     from lerobot_serve.zenoh.settings import ZenohSettings
 
 
@@ -130,6 +129,9 @@ def server_parameters(
 
     Raises ParameterError, and PolicyError for a policy that cannot be downloaded.
     """
+    from lerobot_serve.policies.lerobot.hub import local_folder
+    from lerobot_serve.server.parameters import ServerParameters
+
     is_folder = kind in ('', 'lerobot')
     known = {spec.name: spec for spec in parameter_specs(ServerParameters)}
     values: dict[str, Any] = {

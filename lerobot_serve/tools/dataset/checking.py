@@ -32,7 +32,8 @@ from lerobot_serve.tools.dataset.features import (
 )
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot
-from lerobot_serve.tools.dataset.records import DatasetOptions, Existing, PICTURES
+from lerobot_serve.tools.dataset.records import Existing
+from lerobot_serve.tools.dataset.settings import DatasetOptions, PICTURES
 
 # of a frame: an episode begins at the time of its first
 BEGIN_TOLERANCE = 0.25

@@ -53,12 +53,8 @@ from lerobot_serve.tools.dataset.plans.episodes import (
 from lerobot_serve.tools.dataset.plans.executed import plan_recorded
 from lerobot_serve.tools.dataset.plans.merging import begins_of, inputs_of
 from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot, RobotInput
-from lerobot_serve.tools.dataset.records import (
-    ConversionReport,
-    ConversionResult,
-    DatasetOptions,
-)
 from lerobot_serve.tools.dataset.ros.message_values import MessageValues
+from lerobot_serve.tools.dataset.settings import ConversionReport, ConversionResult, DatasetOptions
 from lerobot_serve.tools.dataset.staging import EpisodeSink, Staging
 
 # over the bags; each finds all messages of the planned rows that cannot be used

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a conversion is asked for and did, and its records in the folder meta/lerobot_serve of a
-dataset: where each episode comes from. One thread.
+The folder meta/lerobot_serve of a dataset: where each episode comes from. One thread.
 
 episodes.jsonl has a line for each episode in order; robots/ has the robot files by their digests;
 source.json says how rows were made.
@@ -10,20 +9,17 @@ source.json says how rows were made.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any
 
 from lerobot_serve import __version__
-from lerobot_serve.errors import WrongCommandLine
-from lerobot_serve.tools.argument import Argument
 from lerobot_serve.tools.dataset.features import Features
 from lerobot_serve.tools.dataset.plans.as_of import RULE as SAMPLED_RULE
 from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot
-from lerobot_serve.versions.file_hash import CountBytes
 
 FOLDER = 'meta/lerobot_serve'
 EXECUTED_RULE = (
@@ -129,90 +125,3 @@ def write(
 
 def left_out_text(plan: EpisodePlan) -> str:
     return ', '.join(f'{count} ({why})' for why, count in plan.left_out.items())
-
-
-# instead of an encoder: each picture as PNG in its row
-PICTURES = 'png'
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetOptions:
-    """What to convert and how. Raises WrongCommandLine."""
-
-    append: Annotated[bool, Argument('add to OUT, without the episodes it has')] = False
-    check: Annotated[
-        bool,
-        Argument('decode every frame and compare frames with rows (counted without decoding)'),
-    ] = False
-    filters: Annotated[
-        Sequence[str],
-        Argument(
-            'only episodes that are: success, failure, intervention, slot=NAME or '
-            'policy=FINGERPRINT; several of one kind are alternatives, different kinds all hold',
-            'WHICH',
-            flags=('--filter',),
-            nargs='+',
-        ),
-    ] = ()
-    robot_name: Annotated[str, Argument('only this robot of the bags (all)')] = ''
-    robot_file: Annotated[
-        Path | None,
-        Argument(
-            'sample bags of other recorders by this robot file: its inputs, its command topic and '
-            'its fps',
-            'FILE',
-            flags=('--robot',),
-        ),
-    ] = None
-    task: Annotated[str, Argument('task of episodes without one')] = ''
-    vcodec: Annotated[
-        Literal['h264', 'hevc', 'libsvtav1', 'png'],
-        Argument(
-            'encoder of the videos; png: no videos, each picture in its row, which is larger and '
-            'needs no reader of videos'
-        ),
-    ] = 'h264'
-    depth_millimetres: Annotated[
-        bool,
-        Argument(
-            'store depth in metres (32FC1) as the nearest millimetre, 0 for no measurement '
-            '(refused: LeRobot stores integers only)'
-        ),
-    ] = False
-
-    def __post_init__(self) -> None:
-        for flag, given in (('--robot-name', self.robot_name), ('--filter', self.filters)):
-            if self.robot_file and given:
-                raise WrongCommandLine(
-                    f'{flag} is for bags with executed actions, not with --robot'
-                )
-
-    @property
-    def has_videos(self) -> bool:
-        """Whether the frames of cameras become videos."""
-        return self.vcodec != PICTURES
-
-
-class ConversionReport(Protocol):
-    """Shows progress and notes."""
-
-    def begin(self, what: str, total_bytes: int) -> CountBytes:
-        """Begin a phase; return what counts its bytes."""
-
-    def note(self, text: str) -> None:
-        """Show a line."""
-
-
-@dataclass(slots=True)
-class ConversionResult:
-    """What a conversion did."""
-
-    episodes: int = 0
-    rows: int = 0
-    known: int = 0
-    filtered: int = 0
-    cut: int = 0
-    without_rows: int = 0
-    total_episodes: int = 0
-    total_rows: int = 0
-    faults: list[str] = field(default_factory=list)

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from lerobot_serve.router.canary.gate_record import ADMITTED, GateRecord, GateVerdict, TEXT_LIMIT
-from lerobot_serve.tools.gate.figures import GateFigures, GateLimits
+from lerobot_serve.tools.gate.figures import GateFigures
+from lerobot_serve.tools.gate.limits import GateLimits
 from lerobot_serve.tools.gate.rules import Gate
 from lerobot_serve.tools.output.report import Part, Report
 

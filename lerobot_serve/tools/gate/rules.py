@@ -17,7 +17,8 @@ from msgspec import Struct
 from lerobot_serve.router.canary.evidence.success_rate import worse_evidence
 from lerobot_serve.router.canary.gate_record import GateVerdict
 from lerobot_serve.router.canary.plan import Terms
-from lerobot_serve.tools.gate.figures import GateFigures, GateLimits, TaskFigures
+from lerobot_serve.tools.gate.figures import GateFigures, TaskFigures
+from lerobot_serve.tools.gate.limits import GateLimits
 from lerobot_serve.tools.gate.motion import velocity_distances
 
 LATENCY_FLOOR_MS = 5.0

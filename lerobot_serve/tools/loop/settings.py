@@ -9,7 +9,7 @@ from typing import Annotated
 
 from lerobot_serve.ros_home import expanded
 from lerobot_serve.tools.argument import Argument
-from lerobot_serve.tools.gate.figures import GateLimits
+from lerobot_serve.tools.gate.limits import GateLimits
 
 # a bag of the strategies episodic and dagger has one episode
 LEAST_RECORDINGS = GateLimits().minimum_episodes

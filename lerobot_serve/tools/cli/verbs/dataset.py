@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, TYPE_CHECKING
 
 from lerobot_serve.tools.cli.signature import Argument, verb_of
-from lerobot_serve.tools.dataset.records import DatasetOptions
+from lerobot_serve.tools.dataset.settings import DatasetOptions
 from lerobot_serve.tools.output.report import Report
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.dataset.records import ConversionResult
+    from lerobot_serve.tools.dataset.settings import ConversionResult
 
 HELP = 'make a LeRobotDataset of bags'
 EXAMPLE = (
@@ -40,7 +40,7 @@ def dataset(
     from lerobot_serve.errors import UserError, WrongCommandLine
     from lerobot_serve.tools.cli.progress import TerminalProgress
     from lerobot_serve.tools.dataset.convert import check_only, convert
-    from lerobot_serve.tools.dataset.records import ConversionResult
+    from lerobot_serve.tools.dataset.settings import ConversionResult
 
     *bags, out = paths
     if not bags and (options.append or not options.check):

@@ -11,7 +11,7 @@ from typing import Annotated, TYPE_CHECKING
 from lerobot_serve.errors import UserError, WrongCommandLine
 from lerobot_serve.tools.cli.arguments import Parameters
 from lerobot_serve.tools.cli.signature import Argument, verb_of
-from lerobot_serve.tools.gate.figures import GateLimits
+from lerobot_serve.tools.gate.limits import GateLimits
 from lerobot_serve.tools.output.report import Report
 
 if TYPE_CHECKING:

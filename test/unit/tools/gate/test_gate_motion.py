@@ -18,7 +18,8 @@ from lerobot_serve.contract.schema import MsgType, Status
 from lerobot_serve.router.canary.gate_record import read_record, TEXT_LIMIT, write_record
 from lerobot_serve.router.shadow.remote_cage import RemoteCage
 from lerobot_serve.tools.gate import motion
-from lerobot_serve.tools.gate.figures import GateFigures, GateLimits, TaskFigures
+from lerobot_serve.tools.gate.figures import GateFigures, TaskFigures
+from lerobot_serve.tools.gate.limits import GateLimits
 from lerobot_serve.tools.gate.motion import (
     KEPT,
     Latencies,

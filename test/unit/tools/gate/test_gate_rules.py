@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from lerobot_serve.parameters import ParameterError
-from lerobot_serve.tools.gate.figures import GateFigures, GateLimits, TaskFigures
+from lerobot_serve.tools.gate.figures import GateFigures, TaskFigures
+from lerobot_serve.tools.gate.limits import GateLimits
 from lerobot_serve.tools.gate.motion import Latencies, PolicyMotion
 from lerobot_serve.tools.gate.rules import (
     evaluate,
