@@ -19,8 +19,8 @@ from lerobot_serve.demo.results.summary import ACT_TEXT, as_text, DemoRun
 from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
 from lerobot_serve.demo.tour.commands import TypedCommand
 from lerobot_serve.tools.output.line_charts import line_chart, Points
-from lerobot_serve.tools.output.local_time import format_local
 from lerobot_serve.tools.output.report import html_page
+from lerobot_serve.tools.output.text import format_local
 
 # window of the success rate [episodes]
 WINDOW = 20

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One recorded message, the types of those that tools read, images of cameras, service events and the
-error of bags. Any thread.
+One recorded message, the types of those that tools read, images of cameras and their heads,
+service events and the error of bags. Any thread.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.types import Bytes, Time, UInt8, UInt32
 from lerobot_serve.errors import UserError
+from lerobot_serve.picture_headers import PNG, read_jpeg_header, UnreadablePicture
 
 PACKAGE = 'lerobot_serve_interfaces'
 INTERFACES = f'{PACKAGE}/msg'
@@ -158,3 +159,41 @@ def read_open_session(raw: bytes) -> OpenSessionRequest | None:
     if event != REQUEST_RECEIVED or not reader.count(1, 'request'):
         return None
     return read(reader, OpenSessionRequest)
+
+
+# width, height, bits and colour type of the first chunk of a PNG
+PNG_HEAD_AT, PNG_HEAD = 16, struct.Struct('>IIBB')
+
+
+class FrameHead(NamedTuple):
+    """Frames with equal heads have equal shapes. `pixels` names their encoding."""
+
+    height: int
+    width: int
+    pixels: str
+
+
+def head_of(kind: str, data: bytes) -> FrameHead | None:
+    """Return the head of an image message; None for another type, or one that has no frame."""
+    try:
+        if kind == RAW_TYPE:
+            image = decode(RawImage, data)
+            return FrameHead(image.height, image.width, image.encoding)
+        if kind == COMPRESSED_TYPE:
+            return _compressed_head(decode(CompressedImage, data))
+    except (Malformed, struct.error):
+        return None
+    return None
+
+
+def _compressed_head(image: CompressedImage) -> FrameHead:
+    form, data = image.format, bytes(image.data)
+    if data.startswith(PNG):
+        width, height, bits, colour = PNG_HEAD.unpack_from(data, PNG_HEAD_AT)
+        return FrameHead(height, width, f'{form} {bits} {colour}')
+    try:
+        size = read_jpeg_header(data)
+    except UnreadablePicture as error:
+        # decoding one of them gives the reason
+        return FrameHead(0, 0, str(error))
+    return FrameHead(size.height, size.width, f'{form} {size.channels}')

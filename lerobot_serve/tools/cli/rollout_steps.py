@@ -39,7 +39,7 @@ PAST_S, PAST_SHOWN = 24 * HOUR_S, 8
 
 def since_argument(given: str) -> float:
     """Parse a local time, or one with an offset, into seconds. Raises ArgumentTypeError."""
-    from lerobot_serve.tools.output.local_time import DAY_S, parse_time_of_day, resolve_within
+    from lerobot_serve.tools.output.text import DAY_S, parse_time_of_day, resolve_within
 
     now_s = time.time()
     try:

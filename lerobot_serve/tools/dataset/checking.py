@@ -20,6 +20,7 @@ import numpy as np
 
 from lerobot_serve.picture_headers import check_picture, UnreadablePicture
 from lerobot_serve.tools.dataset import lerobot_writer
+from lerobot_serve.tools.dataset.episodes import DatasetError, EpisodePlan, RecordedRobot
 from lerobot_serve.tools.dataset.features import (
     differences,
     Feature,
@@ -30,8 +31,6 @@ from lerobot_serve.tools.dataset.features import (
     SUCCESS,
     VIDEO,
 )
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
-from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot
 from lerobot_serve.tools.dataset.records import Existing
 from lerobot_serve.tools.dataset.settings import DatasetOptions, PICTURES
 

@@ -24,7 +24,26 @@ from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset import lerobot_writer, records
+from lerobot_serve.tools.dataset.as_of import check_first_messages, plan_sampled
+from lerobot_serve.tools.dataset.bag_index import (
+    bag_bytes,
+    BagBegin,
+    BagIndex,
+    index_bags,
+)
 from lerobot_serve.tools.dataset.checking import agreed_features, check_dataset
+from lerobot_serve.tools.dataset.episodes import (
+    DatasetError,
+    EpisodePlan,
+    Filter,
+    is_selected,
+    MessageKey,
+    parse_filter,
+    parse_robot,
+    RecordedRobot,
+    RobotInput,
+)
+from lerobot_serve.tools.dataset.executed import plan_recorded
 from lerobot_serve.tools.dataset.features import (
     Features,
     FrameShape,
@@ -32,27 +51,11 @@ from lerobot_serve.tools.dataset.features import (
     SUCCESS,
 )
 from lerobot_serve.tools.dataset.feeding import (
+    begins_of,
     camera_shapes,
+    inputs_of,
     RowFeed,
 )
-from lerobot_serve.tools.dataset.plans.as_of import check_first_messages, plan_sampled
-from lerobot_serve.tools.dataset.plans.bag_index import (
-    bag_bytes,
-    BagBegin,
-    BagIndex,
-    index_bags,
-)
-from lerobot_serve.tools.dataset.plans.episodes import (
-    DatasetError,
-    EpisodePlan,
-    Filter,
-    is_selected,
-    MessageKey,
-    parse_filter,
-)
-from lerobot_serve.tools.dataset.plans.executed import plan_recorded
-from lerobot_serve.tools.dataset.plans.merging import begins_of, inputs_of
-from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot, RobotInput
 from lerobot_serve.tools.dataset.ros.message_values import MessageValues
 from lerobot_serve.tools.dataset.settings import ConversionReport, ConversionResult, DatasetOptions
 from lerobot_serve.tools.dataset.staging import EpisodeSink, Staging

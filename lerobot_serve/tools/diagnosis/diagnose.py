@@ -16,7 +16,7 @@ from lerobot_serve.tools.diagnosis.finding import CauseFinding, explained_shares
 from lerobot_serve.tools.diagnosis.survey import Survey, survey
 from lerobot_serve.tools.diagnosis.window import gather_facts
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
-from lerobot_serve.tools.output.local_time import resolve_within, TimeOfDay
+from lerobot_serve.tools.output.text import resolve_within, TimeOfDay
 from lerobot_serve.tools.traces.trace_run import TraceQuery
 
 # a cause of a stall explains at least this share of it

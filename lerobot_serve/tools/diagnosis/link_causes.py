@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from lerobot_serve.tools.diagnosis.finding import CauseFinding
-from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, NO_SLOT, remainder_or_none
 from lerobot_serve.tools.diagnosis.request_spans import (
     growth_finding,
     influence,
@@ -13,6 +12,7 @@ from lerobot_serve.tools.diagnosis.request_spans import (
     reply_status,
     with_aftermath,
 )
+from lerobot_serve.tools.diagnosis.timeline import JoinedRequest, NO_SLOT, remainder_or_none
 from lerobot_serve.tools.diagnosis.window_facts import GRACE_S, PeerFacts, WindowFacts
 from lerobot_serve.tools.traces.fields import number
 

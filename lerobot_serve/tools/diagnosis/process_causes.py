@@ -7,7 +7,6 @@ cage. Pure functions.
 from __future__ import annotations
 
 from lerobot_serve.tools.diagnosis.finding import CauseFinding, length_s, union
-from lerobot_serve.tools.diagnosis.joined_request import DRAINING, NO_SESSION
 from lerobot_serve.tools.diagnosis.link_causes import NO_EDGE_TRACE
 from lerobot_serve.tools.diagnosis.request_spans import (
     influence,
@@ -15,8 +14,9 @@ from lerobot_serve.tools.diagnosis.request_spans import (
     reply_status,
     with_aftermath,
 )
+from lerobot_serve.tools.diagnosis.timeline import DRAINING, NO_SESSION
 from lerobot_serve.tools.diagnosis.window_facts import PeerFacts, WindowFacts
-from lerobot_serve.tools.output.local_time import format_local
+from lerobot_serve.tools.output.text import format_local
 from lerobot_serve.tools.traces.fields import number
 
 SESSION_LOST = (NO_SESSION, DRAINING)

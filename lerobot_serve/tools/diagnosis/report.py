@@ -8,11 +8,10 @@ from operator import itemgetter
 from typing import Any
 
 from lerobot_serve.tools.diagnosis.diagnose import Diagnosis, RuleResult, RuleStatus
-from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest
+from lerobot_serve.tools.diagnosis.timeline import JoinedRequest
 from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
-from lerobot_serve.tools.output.local_time import format_local, format_utc
 from lerobot_serve.tools.output.report import Part, Report
-from lerobot_serve.tools.output.text import printable
+from lerobot_serve.tools.output.text import format_local, format_utc, printable
 from lerobot_serve.tools.traces.stalls import Stall
 
 # minimum number of consecutive normal replies that become one line

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from lerobot_serve.tools.diagnosis.finding import CauseFinding, Span
-from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest
+from lerobot_serve.tools.diagnosis.timeline import JoinedRequest
 from lerobot_serve.tools.diagnosis.window_facts import GRACE_S, has_grown, WindowFacts
 
 # a session that is lost within this time after a cause is lost by it

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from lerobot_serve.tools.diagnosis.finding import CauseFinding
-from lerobot_serve.tools.diagnosis.joined_request import QUOTA
 from lerobot_serve.tools.diagnosis.request_spans import (
     flights,
     growth_finding,
     influence,
     reply_status,
 )
+from lerobot_serve.tools.diagnosis.timeline import QUOTA
 from lerobot_serve.tools.diagnosis.window_facts import (
     BEFORE_S,
     has_grown,

@@ -13,8 +13,7 @@ from math import inf
 from statistics import median
 
 from lerobot_serve.tools.diagnosis.finding import Span
-from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey, TIMED_OUT
-from lerobot_serve.tools.diagnosis.timeline_event import TimelineEvent
+from lerobot_serve.tools.diagnosis.timeline import JoinedRequest, JoinKey, TIMED_OUT, TimelineEvent
 from lerobot_serve.tools.traces.fields import number
 from lerobot_serve.tools.traces.stalls import HELD, Stall
 from lerobot_serve.trace.format.records import ExecutedRecord, Record

@@ -19,8 +19,8 @@ from typing import Any
 
 from aiohttp import web
 
-from lerobot_serve.tools.dashboard.access import Refused
 from lerobot_serve.tools.dashboard.document.fleet_document import Json
+from lerobot_serve.tools.dashboard.http.guards import Refused
 from lerobot_serve.tools.dashboard.robot_window import Heard, RobotWindow
 
 QUEUE_EVENTS, QUEUE_BYTES, SEND_BUFFER_BYTES = 25, 1 << 20, 1 << 17

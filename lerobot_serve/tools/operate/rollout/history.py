@@ -16,9 +16,8 @@ import re
 
 import msgspec
 
-from lerobot_serve.tools.output.local_time import format_local
 from lerobot_serve.tools.output.report import Facts, Part, Report
-from lerobot_serve.tools.output.text import sources_line
+from lerobot_serve.tools.output.text import format_local, sources_line
 from lerobot_serve.tools.traces.trace_run import TraceEntry, TraceQuery
 from lerobot_serve.trace.format.records import (
     CanaryRecord,

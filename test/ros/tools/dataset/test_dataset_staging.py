@@ -10,7 +10,7 @@ import sys
 import pytest
 from support.paths import REPOSITORY
 
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError
+from lerobot_serve.tools.dataset.episodes import DatasetError
 from lerobot_serve.tools.dataset.staging import Staging
 from lerobot_serve.tools.processes import end_with_parent
 

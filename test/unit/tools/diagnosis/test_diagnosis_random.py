@@ -20,7 +20,7 @@ from lerobot_serve.tools.diagnosis.process_causes import SESSION_LOST
 from lerobot_serve.tools.diagnosis.report import diagnosis_report, outcome
 from lerobot_serve.tools.diagnosis.server_causes import POLICY_FAILURES, QUOTA
 from lerobot_serve.tools.diagnosis.window_facts import BEFORE_MIN
-from lerobot_serve.tools.output.local_time import parse_time_of_day
+from lerobot_serve.tools.output.text import parse_time_of_day
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import Record
 

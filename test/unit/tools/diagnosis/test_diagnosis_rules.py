@@ -30,10 +30,10 @@ from lerobot_serve.tools.diagnosis.finding import (
     union,
     without,
 )
-from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey, PeerRecord
 from lerobot_serve.tools.diagnosis.report import diagnosis_report, outcome
+from lerobot_serve.tools.diagnosis.timeline import JoinedRequest, JoinKey, PeerRecord
 from lerobot_serve.tools.diagnosis.window_facts import median_shift
-from lerobot_serve.tools.output.local_time import parse_time_of_day
+from lerobot_serve.tools.output.text import parse_time_of_day
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import RequestRecord

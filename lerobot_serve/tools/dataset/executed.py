@@ -20,19 +20,16 @@ from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.experience.recorded_episode import word_of
-from lerobot_serve.tools.dataset.plans.bag_index import (
-    BagIndex,
-    EpisodeId,
-    EpisodeRows,
-    TopicMessages,
-)
-from lerobot_serve.tools.dataset.plans.episodes import (
+from lerobot_serve.tools.dataset.bag_index import BagIndex, EpisodeId, EpisodeRows, TopicMessages
+from lerobot_serve.tools.dataset.episodes import (
     DatasetError,
     EpisodePlan,
     MessageKey,
+    parse_robot,
     PlannedRow,
+    RecordedRobot,
+    RobotInput,
 )
-from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot, RobotInput
 
 # the resolution of source timestamps differs between middlewares
 TOLERANCE_NS = 1000

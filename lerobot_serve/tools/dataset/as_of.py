@@ -21,14 +21,15 @@ from datetime import datetime, UTC
 
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.dataset.plans.bag_index import BagIndex
-from lerobot_serve.tools.dataset.plans.episodes import (
+from lerobot_serve.tools.dataset.bag_index import BagIndex
+from lerobot_serve.tools.dataset.episodes import (
     DatasetError,
     EpisodePlan,
     MessageKey,
     PlannedRow,
+    RecordedRobot,
+    RobotInput,
 )
-from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot, RobotInput
 
 SECOND_NS = 10**9
 RULE = (

@@ -21,9 +21,15 @@ from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import EpisodeOutcome
 from lerobot_serve.edge.robot.command_types import COMMAND_TYPES
 from lerobot_serve.edge.robot.file_format import CAMERA_TYPES, full_type, STATE_TYPES
-from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, OUTCOME
+from lerobot_serve.tools.bags.message import (
+    BagMessage,
+    EDGE_STATE,
+    EXECUTED,
+    FrameHead,
+    head_of,
+    OUTCOME,
+)
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.dataset.plans.frame_heads import FrameHead, head_of
 from lerobot_serve.versions.file_hash import CountBytes
 
 TEXT_LIMIT = 16 << 20
