@@ -39,7 +39,7 @@ Driven = PlacementRecord | RequestRecord
 
 
 class GateAdmissionCheck(RunCheck[GateRecord | Driven]):
-    """See the module."""
+    """A policy drives in slot b only after its gate has admitted it."""
 
     CHECKS = ('gated',)
     RECORDS = (GateRecord, PlacementRecord, RequestRecord)

@@ -233,7 +233,7 @@ SLICE = re.compile(r'slice_(\d{6,9})_\d{8}-\d{6}(-\d+)?')
 
 
 class SentryWriter(StrategyWriter):
-    """See the module."""
+    """Records all the time, in slices. The writing thread."""
 
     def __init__(self, *common: Any, **options: Any) -> None:
         super().__init__(*common, **options)

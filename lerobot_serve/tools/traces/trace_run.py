@@ -57,7 +57,7 @@ class TraceEntry(NamedTuple):
 
 class TraceRun:
     """
-    See the module; one thread. `read` may be called again and restarts. Meanwhile `position` is
+    One run of a node; one thread. `read` may be called again and restarts. Meanwhile `position` is
     the line of the last record.
 
     header_parameters  those of the header

@@ -177,7 +177,7 @@ SETTLE_S = 0.1
 
 
 class LearnerSearch:
-    """See the module."""
+    """Finds learners, also those that fall silent. The thread of a client."""
 
     def __init__(self, node: Node, states: LatchedStates) -> None:
         self._graph = GraphSearch(node, LearnerState.__name__, (), SETTLE_S)

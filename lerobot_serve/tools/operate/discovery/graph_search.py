@@ -136,7 +136,7 @@ class Received(NamedTuple):
 
 
 class LatchedStates:
-    """See the module."""
+    """The newest states: the executor thread deposits, the thread of a client waits."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
