@@ -302,3 +302,15 @@ class _Indexing:
                 and latest.continues(message.stamp_ns, None)
             ):
                 self.index.episodes[latest.key].followed = True
+
+
+def in_time_order(bags: list[Bag]) -> list[Bag]:
+    """Return the bags by their first messages, each only once."""
+    resolved: dict[Path, Bag] = {}
+    for bag in bags:
+        resolved.setdefault(bag.path.resolve(), bag)
+    firsts = [
+        (next((m.stamp_ns for m in bag.read()), 0), i) for i, bag in enumerate(resolved.values())
+    ]
+    kept = list(resolved.values())
+    return [kept[i] for _, i in sorted(firsts)]

@@ -18,6 +18,7 @@ from typing import Any, cast
 import cv2
 import numpy as np
 
+from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.picture_headers import check_picture, UnreadablePicture
 from lerobot_serve.tools.dataset import lerobot_writer
 from lerobot_serve.tools.dataset.episodes import DatasetError, EpisodePlan, RecordedRobot
@@ -269,3 +270,10 @@ def _encoder(feature: Feature) -> str:
     # depth is never a video
     is_color = feature['dtype'] == IMAGE and feature['shape'][-1] == COLOR_CHANNELS
     return PICTURES if is_color else ''
+
+
+def check_only(out: Path) -> list[str]:
+    """Return what is wrong with an existing dataset. Raises WrongCommandLine."""
+    if not out.is_dir():
+        raise WrongCommandLine(f'{out} is not a dataset; name its folder')
+    return check_dataset(out, decode=True)

@@ -20,7 +20,6 @@ from lerobot_serve.edge.robot.file_format import (
     ROBOT_BYTES_LIMIT,
     RobotFileError,
 )
-from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset import lerobot_writer, records
@@ -29,6 +28,7 @@ from lerobot_serve.tools.dataset.bag_index import (
     bag_bytes,
     BagBegin,
     BagIndex,
+    in_time_order,
     index_bags,
 )
 from lerobot_serve.tools.dataset.checking import agreed_features, check_dataset
@@ -88,7 +88,7 @@ def convert(
     conversion. Raises DatasetError, BagError, WrongCommandLine, OSError.
     """
     filters = tuple(map(parse_filter, options.filters))
-    bags = _in_time_order([Bag(path) for path in paths])
+    bags = in_time_order([Bag(path) for path in paths])
     out.parent.mkdir(parents=True, exist_ok=True)
     with Staging(out) as staging:
         try:
@@ -340,22 +340,3 @@ class _Conversion:
         there = records.Existing.read(self._out)
         self._result.total_episodes, self._result.total_rows = there.episodes, there.rows
         return self._result
-
-
-def _in_time_order(bags: list[Bag]) -> list[Bag]:
-    """Return the bags by their first messages, each only once."""
-    resolved: dict[Path, Bag] = {}
-    for bag in bags:
-        resolved.setdefault(bag.path.resolve(), bag)
-    firsts = [
-        (next((m.stamp_ns for m in bag.read()), 0), i) for i, bag in enumerate(resolved.values())
-    ]
-    kept = list(resolved.values())
-    return [kept[i] for _, i in sorted(firsts)]
-
-
-def check_only(out: Path) -> list[str]:
-    """Return what is wrong with an existing dataset. Raises WrongCommandLine."""
-    if not out.is_dir():
-        raise WrongCommandLine(f'{out} is not a dataset; name its folder')
-    return check_dataset(out, decode=True)

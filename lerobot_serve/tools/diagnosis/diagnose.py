@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from lerobot_serve.tools.diagnosis import link_causes, process_causes, server_causes
@@ -72,13 +73,13 @@ RULES = (
     ),
     DiagnosisRule(
         'router_stopped',
-        process_causes.router_stood_still,
+        partial(process_causes.stood_still, role='router'),
         'The router did not run: it was stopped, or its machine stood still.',
         'check load, memory and swap of its machine; docs/router.md has several routers',
     ),
     DiagnosisRule(
         'server_stopped',
-        process_causes.server_stood_still,
+        partial(process_causes.stood_still, role='server'),
         'The server did not run: it was stopped, or its machine stood still.',
         'check load, memory and swap of its machine; a second replica takes over meanwhile',
     ),

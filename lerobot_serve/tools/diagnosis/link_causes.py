@@ -12,7 +12,7 @@ from lerobot_serve.tools.diagnosis.request_spans import (
     reply_status,
     with_aftermath,
 )
-from lerobot_serve.tools.diagnosis.timeline import JoinedRequest, NO_SLOT, remainder_or_none
+from lerobot_serve.tools.diagnosis.timeline import NO_SLOT, remainder_or_none
 from lerobot_serve.tools.diagnosis.window_facts import GRACE_S, PeerFacts, WindowFacts
 from lerobot_serve.tools.traces.fields import number
 
@@ -77,7 +77,7 @@ def network_slow(facts: WindowFacts) -> CauseFinding:
     network = growth_finding(facts, 'network', 'network_ms')
     server = facts.shift_of(lambda request: request.server_ms)
     words = f'{network.evidence}; server {server.text}'
-    between = facts.shift_of(router_to_server_ms)
+    between = facts.shift_of(lambda each: remainder_or_none(each.router_ms, each.server_ms))
     if between.is_known:
         words += f'; of the network between router and server {between.text}'
     is_server = not facts.stalls and server.has_grown
@@ -131,7 +131,3 @@ def covers_window(facts: WindowFacts, peer: PeerFacts) -> bool:
         return False
     begin_s, end_s = peer.span_s
     return begin_s <= facts.onset_s and facts.stall_span_s[1] <= end_s
-
-
-def router_to_server_ms(request: JoinedRequest) -> float | None:
-    return remainder_or_none(request.router_ms, request.server_ms)

@@ -24,15 +24,7 @@ SESSION_LOST = (NO_SESSION, DRAINING)
 CHANGED_SHARE, MISSED_MIN = 0.05, 2
 
 
-def router_stood_still(facts: WindowFacts) -> CauseFinding:
-    return _stood_still(facts, 'router')
-
-
-def server_stood_still(facts: WindowFacts) -> CauseFinding:
-    return _stood_still(facts, 'server')
-
-
-def _stood_still(facts: WindowFacts, role: str) -> CauseFinding:
+def stood_still(facts: WindowFacts, role: str) -> CauseFinding:
     """Evaluate whether the process of a node did not run, by its own trace."""
     peers = [peer for peer in facts.of_role(role) if peer.joined_requests]
     if not peers:

@@ -14,8 +14,7 @@ import re
 
 from lerobot_serve.contract.names import file_name
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.fleet.plan import FleetProcess
-from lerobot_serve.tools.fleet.process import Ending, QUICK_FAILURES, QUICK_S
+from lerobot_serve.tools.fleet.process import Ending, FleetProcess, QUICK_FAILURES, QUICK_S
 
 # what a sourced setup.bash sets, and what chooses domain and middleware
 VARIABLES = (

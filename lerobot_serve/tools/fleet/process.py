@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One process of a fleet, its command line, the order of their starts, and what follows its end.
-Plain data.
+One process of a fleet, its command line, the order of their starts, what follows its end, and
+its state folder. Plain data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+import hashlib
 import json
+from pathlib import Path
 import re
 from typing import Any
 
+from lerobot_serve.contract.names import file_name
 from lerobot_serve.errors import UserError
 
 
@@ -207,3 +210,25 @@ def decide(status: int, ran_s: float, quick_failures: int) -> Reaction:
 def delay_s(quick_failures: int) -> float:
     """Return the delay before a restart: doubled with each quick failure [s]."""
     return min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** max(0, quick_failures - 1))
+
+
+def with_own_state(
+    plan: Iterable[FleetProcess], fleet: Path, home: Path
+) -> tuple[FleetProcess, ...]:
+    """
+    Return the plan with a state folder below `home`, ROS_HOME, for a router and robots that name
+    none. The default depends on the name of a node alone: the split, the rollout and the takeovers
+    of another fleet of this machine would go on in this one.
+    """
+    path = str(fleet.absolute())
+    digest = hashlib.blake2s(path.encode(), digest_size=4).hexdigest()
+    folder = home / 'lerobot_serve' / 'fleets' / f'{file_name(fleet.stem)}-{digest}'
+    return tuple(_with_state(each, folder) for each in plan)
+
+
+def _with_state(process: FleetProcess, folder: Path) -> FleetProcess:
+    if process.stage is Stage.ROBOT:
+        folder = folder / 'robots' / file_name(process.name)
+    elif process.stage is not Stage.ROUTER:
+        return process
+    return replace(process, values={'state_folder': str(folder), **process.values})

@@ -17,8 +17,7 @@ import time
 
 from lerobot_serve.child_process import Process
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.fleet.plan import FleetProcess, Stage
-from lerobot_serve.tools.fleet.process import Action, decide
+from lerobot_serve.tools.fleet.process import Action, decide, FleetProcess, Stage
 from lerobot_serve.tools.fleet.process_output import LineBuffer, PrefixedOutput
 
 POLL_S = 0.05

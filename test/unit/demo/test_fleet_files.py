@@ -23,7 +23,8 @@ from lerobot_serve.demo.tour.link import DemoLink, zenoh_link
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.builtin.settings import ReachSettings
 from lerobot_serve.policies.files.policy_json import read_policy_json
-from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess
+from lerobot_serve.tools.fleet.plan import fleet_plan
+from lerobot_serve.tools.fleet.process import FleetProcess
 
 POLICIES = REPOSITORY / 'config' / 'policies'
 

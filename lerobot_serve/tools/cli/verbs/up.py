@@ -12,7 +12,7 @@ from lerobot_serve.tools.cli.signature import Argument, verb_of
 
 if TYPE_CHECKING:
     from lerobot_serve.child_process import Process
-    from lerobot_serve.tools.fleet.plan import FleetProcess
+    from lerobot_serve.tools.fleet.process import FleetProcess
 
 HELP = 'start the servers, router and robots of a fleet file in one terminal'
 EXAMPLE = (
@@ -64,7 +64,8 @@ def up(
 
 def planned(fleet: str) -> tuple[tuple[FleetProcess, ...], Path, str]:
     """Return the processes of a fleet file, its path and its text. Raises UserError."""
-    from lerobot_serve.tools.fleet.plan import fleet_plan, with_own_state
+    from lerobot_serve.tools.fleet.plan import fleet_plan
+    from lerobot_serve.tools.fleet.process import with_own_state
     from lerobot_serve.tools.fleet.shipped import FLEETS, shipped_or_path
 
     path = shipped_or_path('fleet file', fleet, Path.cwd(), FLEETS)

@@ -13,17 +13,19 @@ import pytest
 from support.waiting import wait_until
 
 from lerobot_serve.tools.fleet import process_output
-from lerobot_serve.tools.fleet.plan import FleetProcess, Stage, with_own_state
 from lerobot_serve.tools.fleet.process import (
     Action,
     decide,
     delay_s,
     Ending,
     ending_of,
+    FleetProcess,
     LONGEST_DELAY_S,
     QUICK_FAILURES,
     QUICK_S,
     Reaction,
+    Stage,
+    with_own_state,
 )
 from lerobot_serve.tools.fleet.process_output import (
     LINE_LIMIT,

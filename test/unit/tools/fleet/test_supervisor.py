@@ -17,7 +17,7 @@ from support.waiting import wait_until
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.fleet import process, supervisor
-from lerobot_serve.tools.fleet.plan import FleetProcess, Stage
+from lerobot_serve.tools.fleet.process import FleetProcess, Stage
 from lerobot_serve.tools.fleet.process_output import PrefixedOutput, QueuedLines, write_all
 from lerobot_serve.tools.fleet.supervisor import status_text, Supervisor
 
