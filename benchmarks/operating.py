@@ -23,7 +23,7 @@ from benchmarks.harness.processes import child, wait_until
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
 from lerobot_serve.telemetry.durations import summarize
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 
 ABOUT = 'what an operator waits for a verb of lerobot-serve'
 ROUNDS_A_RUN, WARM_UP_RUNS = 10, 1

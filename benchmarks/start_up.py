@@ -32,7 +32,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.policies.base import PolicyError
 from lerobot_serve.ros.contract.service_call import call_service, ServiceCallFailed
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 from lerobot_serve_interfaces.srv import GetStatus
 
 ABOUT = 'from the start of a process to a server that is ready, and to robots that move'

@@ -21,7 +21,7 @@ from benchmarks.dashboard.browser import browser_path, browser_share
 from benchmarks.harness.processes import child, cpu_s, free_ports, module_command, wait_until
 from benchmarks.results.report import Case
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 
 ABOUT = 'what a dashboard costs with 300 robots and 20 viewers'
 ROBOTS, PROCESSES, RATE_HZ, VIEWERS = 300, 5, 2.0, 20

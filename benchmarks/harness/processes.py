@@ -17,8 +17,7 @@ from typing import Any, IO
 from lerobot_serve.child_process import DEVNULL, Process, start, STDOUT, TimeoutExpired
 from lerobot_serve.entry_points import defer_signals, EXIT_TIMEOUT_S
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent, executable_path
 
 END_S, POLL_S = 10.0, 0.02
 LOCALHOST = '127.0.0.1'

@@ -21,7 +21,7 @@ from benchmarks.harness.processes import child
 from lerobot_serve.errors import UserError
 from lerobot_serve.learner.trainers.guard import share_niceness
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 
 PIXELS, RATE_HZ, ATTEMPT_S, TRAINING_S = 64, 15.0, 4.0, 2.0
 # only what a person corrected is learned: a round has few episodes, and begins when they are asked

@@ -18,7 +18,7 @@ from benchmarks.peers.peer import called, Peer
 from benchmarks.peers.pinned_packages import PeerUnavailable
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 
 ANSWER_S, SETTLE_S, POLL_S = 20.0, 10.0, 0.02
 Counts = dict[str, dict[str, int]]

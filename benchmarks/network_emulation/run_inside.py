@@ -16,7 +16,7 @@ from pathlib import Path
 import sys
 
 from benchmarks.network_emulation import namespaces
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 
 
 def main() -> int:

@@ -20,8 +20,8 @@ from lerobot_serve.sim.arm import Arm, JOINT_NAMES
 from lerobot_serve.sim.cameras import render
 from lerobot_serve.sim.scene import expert_chunk
 from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.bags.metadata import BagTopic
+from lerobot_serve.tools.bags.writer import BagWriter
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 
 SECOND_NS = 10**9

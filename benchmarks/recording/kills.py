@@ -29,7 +29,7 @@ from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.bags.message import EXECUTED
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome, ExecutedAction
 
 ABOUT = 'a recorder is killed at random instants'

@@ -24,11 +24,10 @@ from benchmarks.recording.kills import record_command
 from benchmarks.results.report import Case
 from lerobot_serve.ros import qos
 from lerobot_serve.telemetry.durations import summarize
-from lerobot_serve.tools.bags.images import COMPRESSED_TYPE
-from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.message import BagMessage, COMPRESSED_TYPE
 from lerobot_serve.tools.recorder.frames import compressed
-from lerobot_serve.tools.recorder.strategies.highlight import MemoryRing
-from lerobot_serve.tools.recorder.strategies.strategy_writer import SortedMessage
+from lerobot_serve.tools.recorder.highlight import MemoryRing
+from lerobot_serve.tools.recorder.strategy_writer import SortedMessage
 from lerobot_serve_interfaces.msg import ExecutedAction
 
 ABOUT = 'the control steps of a robot beside a recorder, and the memory of a highlight'

@@ -35,7 +35,7 @@ from benchmarks.site.fault_layout import (
 )
 from benchmarks.site.postgres import postgres_server, PostgresServer
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 
 DOMAIN = '7'
 WHOLE = Conditions(rate_mbit_s=1000, delay_ms=1, loss_percent=0, queue_ms=100)

@@ -22,8 +22,8 @@ from lerobot_serve.child_process import DEVNULL, PIPE, Process, start, STDOUT, T
 from lerobot_serve.demo.tour.link import TypedCommand
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.fleet.output.prefixed_output import LineBuffer, OWN_NAME
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.fleet.process_output import LineBuffer, OWN_NAME
+from lerobot_serve.tools.processes import end_with_parent
 
 # `up` ends four kinds of processes one after the other, each within 25 s
 END_LIMIT_S = 110.0

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 
 START_S = 90.0
 END_S = 30.0

@@ -15,7 +15,7 @@ import pytest
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 from lerobot_serve_interfaces.msg import ActionChunk, EdgeState, ServerStatus
 
 pytestmark = pytest.mark.skipif(

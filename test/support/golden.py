@@ -14,8 +14,8 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from lerobot_serve.tools.output.json_text import json_text
 from lerobot_serve.tools.output.report import Report
+from lerobot_serve.tools.output.text import json_text
 from support.paths import REPOSITORY
 from support.refusals import refused, Told
 

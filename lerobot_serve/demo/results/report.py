@@ -22,8 +22,8 @@ from lerobot_serve.demo.tour.act_order import ACT_CLAIMS
 from lerobot_serve.demo.tour.link import ROS, TypedCommand, ZENOH
 from lerobot_serve.telemetry.durations import summarize
 from lerobot_serve.tools.output.line_charts import line_chart, Points
-from lerobot_serve.tools.output.local_time import format_local
 from lerobot_serve.tools.output.report import html_page
+from lerobot_serve.tools.output.text import format_local
 
 Figures = dict[str, Any]
 LINK_TEXT = {ROS: 'ROS 2', ZENOH: 'Zenoh'}

@@ -15,11 +15,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lerobot_serve.tools.audit.checks.check import TRACE_CHECKS
+from lerobot_serve.tools.audit.check import TRACE_CHECKS
 from lerobot_serve.tools.audit.engine import run_audit
 from lerobot_serve.tools.audit.report import audit_report
-from lerobot_serve.tools.traces.query import TraceQuery
-from lerobot_serve.tools.traces.trace_run import TraceEntry
+from lerobot_serve.tools.traces.trace_run import TraceEntry, TraceQuery
 from lerobot_serve.trace.format.records import (
     CanaryRecord,
     ExecutedRecord,

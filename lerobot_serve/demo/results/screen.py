@@ -21,8 +21,8 @@ from lerobot_serve.contract.records import ShadowSummary
 from lerobot_serve.demo.child_processes import TOKEN
 from lerobot_serve.demo.results.scoreboard import DemoEvent, named, Scoreboard
 from lerobot_serve.demo.tour.link import TypedCommand
-from lerobot_serve.tools.operate.robots import fleet_table
-from lerobot_serve.tools.output.local_time import format_local
+from lerobot_serve.tools.operate import robots as fleet_table
+from lerobot_serve.tools.output.text import format_local
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch

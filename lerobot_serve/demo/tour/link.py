@@ -13,7 +13,7 @@ import shlex
 import socket
 
 from lerobot_serve.contract.names import OVER_ZENOH
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 
 ROS, ZENOH = LINKS = 'ros', 'zenoh'
 LOOPBACK = '127.0.0.1'

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from lerobot_serve.tools.audit.checks.check import (
+from lerobot_serve.tools.audit.check import (
     CHECKS,
     CheckTally,
     ROLLOUT_CHECKS,
@@ -17,27 +17,26 @@ from lerobot_serve.tools.audit.checks.check import (
     TRACE_CHECKS,
     Violation,
 )
-from lerobot_serve.tools.audit.checks.chunk_rows import ActionAgeCheck, ChunkRowsCheck
-from lerobot_serve.tools.audit.checks.command_limits import CommandLimitsCheck
-from lerobot_serve.tools.audit.checks.requests import (
+from lerobot_serve.tools.audit.chunk_rows import ActionAgeCheck, ChunkRowsCheck
+from lerobot_serve.tools.audit.command_limits import (
+    CommandLimitsCheck,
+    UncagedSessionCounter,
+    UncagedSessions,
+)
+from lerobot_serve.tools.audit.requests import (
     OneInFlightCheck,
     PrefixPolicyCheck,
     RequestEndCheck,
 )
-from lerobot_serve.tools.audit.checks.rollouts.gate_admission import GateAdmissionCheck
-from lerobot_serve.tools.audit.checks.rollouts.promotion_evidence import (
+from lerobot_serve.tools.audit.rollouts import (
+    GateAdmissionCheck,
     judge_promotions,
     PromotionEvidenceCheck,
 )
-from lerobot_serve.tools.audit.checks.sticky_slots import StickySlotCheck
-from lerobot_serve.tools.audit.checks.trace_integrity import TraceIntegrityCheck
-from lerobot_serve.tools.audit.checks.uncaged_sessions import (
-    UncagedSessionCounter,
-    UncagedSessions,
-)
-from lerobot_serve.tools.traces.query import RecordSource, TraceQuery
+from lerobot_serve.tools.audit.sticky_slots import StickySlotCheck
+from lerobot_serve.tools.audit.trace_integrity import TraceIntegrityCheck
 from lerobot_serve.tools.traces.reader import ReportBytes
-from lerobot_serve.tools.traces.trace_run import TraceRun
+from lerobot_serve.tools.traces.trace_run import RecordSource, TraceQuery, TraceRun
 from lerobot_serve.trace.format.records import TraceRecord
 
 # checks one record

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from lerobot_serve.tools.audit.checks.check import CHECKS
+from lerobot_serve.tools.audit.check import CHECKS
 from lerobot_serve.tools.audit.engine import AuditResult, CheckResult, CheckStatus
 from lerobot_serve.tools.output.report import Facts, Part, Report
 from lerobot_serve.tools.output.text import printable

@@ -11,8 +11,8 @@ import sqlite3
 
 import yaml
 
+from lerobot_serve.tools.bags import metadata
 from lerobot_serve.tools.bags.message import BagError, BagMessage
-from lerobot_serve.tools.bags.recording import metadata
 
 ALL = """
     SELECT topics.name, topics.type, messages.timestamp, messages.data

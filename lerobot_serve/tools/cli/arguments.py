@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TYPE_CHECKING
+from typing import Annotated, Any, TYPE_CHECKING
 
+from lerobot_serve.parameters import build_parameters, parameter_specs, ParameterError
+from lerobot_serve.tools.cli.node_flags import value_of
 from lerobot_serve.tools.cli.signature import Argument
 
 if TYPE_CHECKING:
+    from lerobot_serve.server.parameters import ServerParameters
     from lerobot_serve.zenoh.settings import ZenohSettings
+
 
 DEFAULT_SITE = 'default'
 Endpoints = Sequence[str]
@@ -111,3 +115,37 @@ def check_recorder(keys: Path) -> None:
             f'{keys} has the key {name}, which may not hear the requests and replies of robots; '
             'make one with `lerobot-serve keys recorder NAME`, and copy the folders that it names'
         )
+
+
+# more sessions than any recording has, so that none is refused
+SESSIONS = 4096
+
+
+def server_parameters(
+    kind: str, policy: str, device: str, parameters: Iterable[str]
+) -> ServerParameters:
+    """
+    Return the parameters of the policy_server, with the folder of a policy of the hub.
+
+    Raises ParameterError, and PolicyError for a policy that cannot be downloaded.
+    """
+    from lerobot_serve.policies.lerobot.hub import local_folder
+    from lerobot_serve.server.parameters import ServerParameters
+
+    is_folder = kind in ('', 'lerobot')
+    known = {spec.name: spec for spec in parameter_specs(ServerParameters)}
+    values: dict[str, Any] = {
+        'policy_kind': kind,
+        'policy_path': local_folder(policy) if is_folder else policy,
+        'device': device,
+        'max_sessions': SESSIONS,
+        'max_sessions_per_process': SESSIONS,
+    }
+    for given in parameters:
+        name, equals, text = given.partition('=')
+        if not equals or name not in known:
+            raise ParameterError(
+                f'--parameter must be NAME=VALUE of a policy_server, got {given!r}'
+            )
+        values[name] = value_of(known[name], text)
+    return build_parameters(ServerParameters, values)

@@ -16,11 +16,19 @@ from lerobot_serve import __version__
 from lerobot_serve.entry_points import SIGNALS
 from lerobot_serve.errors import UserError
 from lerobot_serve.requirements import missing_package_text
-from lerobot_serve.tools.cli.installed_verbs import BrokenVerb, installed_verbs, VerbEntry
-from lerobot_serve.tools.cli.topics import listed_by_topic
-from lerobot_serve.tools.output.json_text import json_text
-from lerobot_serve.tools.output.standard_output import end_output, flush_output, prepare_output
-from lerobot_serve.tools.output.text import without_controls
+from lerobot_serve.tools.cli.installed_verbs import (
+    BrokenVerb,
+    installed_verbs,
+    listed_by_topic,
+    VerbEntry,
+)
+from lerobot_serve.tools.output.text import (
+    end_output,
+    flush_output,
+    json_text,
+    prepare_output,
+    without_controls,
+)
 
 NO_VERB = 'none'
 

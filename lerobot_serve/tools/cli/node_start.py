@@ -70,7 +70,7 @@ def verb_of_node(
 def start_node(verb: NodeVerb, options: argparse.Namespace) -> NoReturn:
     """Start the node. Raises UserError, ParameterError for what the node would refuse."""
     from lerobot_serve.child_process import replace_process
-    from lerobot_serve.tools.processes.node_processes import executable_path
+    from lerobot_serve.tools.processes import executable_path
 
     path = str(executable_path(verb.executable))
     words = node_arguments(verb, options)
@@ -115,7 +115,7 @@ def file_values(verb: NodeVerb, options: argparse.Namespace, namespace: str) -> 
     """Return the values of the parameter files for this node. Raises UserError."""
     if not options.params_file:
         return {}
-    from lerobot_serve.tools.fleet.parameter_file import values_for
+    from lerobot_serve.tools.fleet.fleet_file import values_for
 
     node = full_name(verb, options, namespace)
     found: dict[str, Any] = {}

@@ -23,10 +23,8 @@ from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.argument import Argument as Argument
 from lerobot_serve.tools.argument import EMPTY, Parameter, parameters_of
 from lerobot_serve.tools.argument import number as number
-from lerobot_serve.tools.output.json_text import json_text
 from lerobot_serve.tools.output.report import Report
-from lerobot_serve.tools.output.standard_output import end_output, flush_output
-from lerobot_serve.tools.output.text import without_controls
+from lerobot_serve.tools.output.text import end_output, flush_output, json_text, without_controls
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 # defaults that the help does not name: the text of the argument says what happens without it

@@ -24,21 +24,16 @@ from lerobot_serve.access.token_file import open_tokens, Tokens
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.dashboard.access import NOT_PRIVATE
-from lerobot_serve.tools.dashboard.commands.runner import CommandRunner
-from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
+from lerobot_serve.tools.dashboard.command_runner import CommandRunner
+from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument, Json
 from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder
 from lerobot_serve.tools.dashboard.document.incidents import instant
-from lerobot_serve.tools.dashboard.document.merge_patch import Json
-from lerobot_serve.tools.dashboard.evidence.captures import Captures
-from lerobot_serve.tools.dashboard.evidence.explanations import Explanations
-from lerobot_serve.tools.dashboard.http.application import Application, Sources
-from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute
-from lerobot_serve.tools.dashboard.http.page_files import Page, read_page
+from lerobot_serve.tools.dashboard.evidence import Captures, Explanations
+from lerobot_serve.tools.dashboard.http.application import Application, CommandsRoute, Sources
+from lerobot_serve.tools.dashboard.http.guards import NOT_PRIVATE, Page, read_page
 from lerobot_serve.tools.dashboard.http.server import HttpServer
-from lerobot_serve.tools.dashboard.ros.fleet_poll import FleetPoll
+from lerobot_serve.tools.dashboard.ros.fleet_poll import FleetPoll, ParameterReader
 from lerobot_serve.tools.dashboard.ros.fleet_topics import FleetTopics
-from lerobot_serve.tools.dashboard.ros.parameter_reader import ParameterReader
 from lerobot_serve.tools.dashboard.ros.robot_feeds import RobotFeeds
 from lerobot_serve.tools.dashboard.ros.zenoh_feed import ZenohFeed
 from lerobot_serve.tools.dashboard.settings import DashboardSettings

@@ -20,12 +20,30 @@ from lerobot_serve.edge.robot.file_format import (
     ROBOT_BYTES_LIMIT,
     RobotFileError,
 )
-from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.tools.bags.message import BagMessage
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.dataset import lerobot_writer, records
-from lerobot_serve.tools.dataset.agreement import agreed_features
-from lerobot_serve.tools.dataset.checking import check_dataset
+from lerobot_serve.tools.dataset.as_of import check_first_messages, plan_sampled
+from lerobot_serve.tools.dataset.bag_index import (
+    bag_bytes,
+    BagBegin,
+    BagIndex,
+    in_time_order,
+    index_bags,
+)
+from lerobot_serve.tools.dataset.checking import agreed_features, check_dataset
+from lerobot_serve.tools.dataset.episodes import (
+    DatasetError,
+    EpisodePlan,
+    Filter,
+    is_selected,
+    MessageKey,
+    parse_filter,
+    parse_robot,
+    RecordedRobot,
+    RobotInput,
+)
+from lerobot_serve.tools.dataset.executed import plan_recorded
 from lerobot_serve.tools.dataset.features import (
     Features,
     FrameShape,
@@ -33,34 +51,13 @@ from lerobot_serve.tools.dataset.features import (
     SUCCESS,
 )
 from lerobot_serve.tools.dataset.feeding import (
+    begins_of,
     camera_shapes,
+    inputs_of,
     RowFeed,
 )
-from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
-from lerobot_serve.tools.dataset.plans.bag_index import (
-    bag_bytes,
-    BagBegin,
-    BagIndex,
-    index_bags,
-)
-from lerobot_serve.tools.dataset.plans.episodes import (
-    DatasetError,
-    EpisodePlan,
-    Filter,
-    is_selected,
-    MessageKey,
-    parse_filter,
-)
-from lerobot_serve.tools.dataset.plans.executed import plan_recorded
-from lerobot_serve.tools.dataset.plans.first_messages import check_first_messages
-from lerobot_serve.tools.dataset.plans.merging import begins_of, inputs_of
-from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot, RobotInput
 from lerobot_serve.tools.dataset.ros.message_values import MessageValues
-from lerobot_serve.tools.dataset.settings import (
-    ConversionReport,
-    ConversionResult,
-    DatasetOptions,
-)
+from lerobot_serve.tools.dataset.settings import ConversionReport, ConversionResult, DatasetOptions
 from lerobot_serve.tools.dataset.staging import EpisodeSink, Staging
 
 # over the bags; each finds all messages of the planned rows that cannot be used
@@ -91,7 +88,7 @@ def convert(
     conversion. Raises DatasetError, BagError, WrongCommandLine, OSError.
     """
     filters = tuple(map(parse_filter, options.filters))
-    bags = _in_time_order([Bag(path) for path in paths])
+    bags = in_time_order([Bag(path) for path in paths])
     out.parent.mkdir(parents=True, exist_ok=True)
     with Staging(out) as staging:
         try:
@@ -343,22 +340,3 @@ class _Conversion:
         there = records.Existing.read(self._out)
         self._result.total_episodes, self._result.total_rows = there.episodes, there.rows
         return self._result
-
-
-def _in_time_order(bags: list[Bag]) -> list[Bag]:
-    """Return the bags by their first messages, each only once."""
-    resolved: dict[Path, Bag] = {}
-    for bag in bags:
-        resolved.setdefault(bag.path.resolve(), bag)
-    firsts = [
-        (next((m.stamp_ns for m in bag.read()), 0), i) for i, bag in enumerate(resolved.values())
-    ]
-    kept = list(resolved.values())
-    return [kept[i] for _, i in sorted(firsts)]
-
-
-def check_only(out: Path) -> list[str]:
-    """Return what is wrong with an existing dataset. Raises WrongCommandLine."""
-    if not out.is_dir():
-        raise WrongCommandLine(f'{out} is not a dataset; name its folder')
-    return check_dataset(out, decode=True)

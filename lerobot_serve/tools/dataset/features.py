@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from lerobot_serve.arrays import Float64Array
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
-from lerobot_serve.tools.dataset.plans.robot_names import column_of, RecordedRobot
+from lerobot_serve.tools.dataset.episodes import (
+    column_of,
+    DatasetError,
+    EpisodePlan,
+    RecordedRobot,
+)
 
 ABOUT = 'complementary_info.'
 TEXTS = ('source', 'verdict', 'rung', 'slot', 'fingerprint')

@@ -19,8 +19,8 @@ from typing import Any
 import warnings
 
 from lerobot_serve.requirements import install_command
+from lerobot_serve.tools.dataset.episodes import DatasetError
 from lerobot_serve.tools.dataset.features import Feature, Features, VIDEO
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError
 
 # of a video file -> of its encoder
 CODEC_NAMES = {'av1': 'libsvtav1'}

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from lerobot_serve import __version__
+from lerobot_serve.tools.dataset.as_of import RULE as SAMPLED_RULE
+from lerobot_serve.tools.dataset.episodes import DatasetError, EpisodePlan, RecordedRobot
 from lerobot_serve.tools.dataset.features import Features
-from lerobot_serve.tools.dataset.plans.as_of import RULE as SAMPLED_RULE
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
-from lerobot_serve.tools.dataset.plans.robot_names import RecordedRobot
 
 FOLDER = 'meta/lerobot_serve'
 EXECUTED_RULE = (

@@ -21,9 +21,9 @@ from typing import Any
 from lerobot_serve.atomic_file import sync_folder
 from lerobot_serve.tools.dataset import records
 from lerobot_serve.tools.dataset.checking import check_dataset
+from lerobot_serve.tools.dataset.episodes import DatasetError, EpisodePlan
 from lerobot_serve.tools.dataset.features import Features
 from lerobot_serve.tools.dataset.lerobot_writer import EpisodeWriter
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
 
 SUFFIX, PART = '.staging', '.part'
 RECORD = 'episode.json'

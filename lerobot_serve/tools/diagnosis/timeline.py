@@ -1,97 +1,209 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats the timeline of a window: requests with the parts of their time, and events."""
+"""
+What the timeline of a window consists of: requests, joined from the records of edge, router and
+server with the parts of their time, and other events. Plain.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from operator import itemgetter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest
-from lerobot_serve.tools.diagnosis.window_facts import WindowFacts
+from lerobot_serve.tools.traces.fields import policy_names
+from lerobot_serve.trace.format.records import (
+    CanaryRecord,
+    DamagedRecord,
+    DropRecord,
+    IncidentRecord,
+    OutcomeRecord,
+    ParameterRecord,
+    PlacementRecord,
+    PoliciesRecord,
+    RequestRecord,
+    StateRecord,
+    TraceRecord,
+)
 
-# minimum number of consecutive normal replies that become one line
-FOLD_MIN = 3
-
-
-def timeline_lines(facts: WindowFacts) -> list[tuple[float, str]]:
-    """
-    Return times by the clock of the robot with texts; consecutive normal replies are one line.
-    """
-    written: list[tuple[float, str]] = []
-    normal: list[JoinedRequest] = []
-    for time_s, what in sorted(_all(facts), key=itemgetter(0)):
-        if isinstance(what, JoinedRequest) and is_foldable(what, facts):
-            normal.append(what)
-            continue
-        written += _normal_lines(normal, facts)
-        normal = []
-        words = describe_request(what, facts) if isinstance(what, JoinedRequest) else what
-        written.append((time_s, words))
-    return written + _normal_lines(normal, facts)
-
-
-def is_foldable(request: JoinedRequest, facts: WindowFacts) -> bool:
-    """Return whether the request has a normal reply outside the stall."""
-    is_plain = request.status == 'ok' and len(request.server_records) < 2
-    return is_plain and bool(facts.stalls) and not facts.is_in_stall(request)
+# ends of a request without any reply; an abandoned one may not have been sent
+TIMED_OUT, ABANDONED = 'timed_out', 'abandoned'
+# replies to a request that no server has served, often of the router itself
+NO_SLOT, NO_SESSION, DRAINING, QUOTA = 'no_slot', 'no_session', 'draining', 'quota'
+UNSERVED = (NO_SLOT, NO_SESSION, DRAINING, QUOTA)
 
 
-def _all(facts: WindowFacts) -> Iterator[tuple[float, JoinedRequest | str]]:
-    for each in facts.events:
-        yield each.time_s, f'{each.node}  {each.text}'
-    for request in facts.requests.values():
-        if facts.begin_s <= request.end_s <= facts.end_s:
-            yield request.end_s, request
+class JoinKey(NamedTuple):
+    """Key that joins the records of one robot's request."""
+
+    session_epoch: int
+    seq: int
 
 
-def _normal_lines(normal: list[JoinedRequest], facts: WindowFacts) -> list[tuple[float, str]]:
-    if len(normal) < FOLD_MIN:
-        return [(request.end_s, describe_request(request, facts)) for request in normal]
-    words = (
-        f'{facts.client}  requests {normal[0].key.seq} to {normal[-1].key.seq}: {len(normal)} ok'
-    )
-    trips = [r.round_trip_ms for r in normal if r.round_trip_ms is not None]
-    if trips:
-        words += f', {min(trips):.0f} to {max(trips):.0f} ms'
-    return [(normal[0].end_s, words)]
+class PeerRecord(NamedTuple):
+    """A record of a request, the number of its run, and its time by that run's clock."""
+
+    run: int
+    time_s: float
+    record: RequestRecord
 
 
-def describe_request(request: JoinedRequest, facts: WindowFacts) -> str:
-    """Return one request: its status, the parts of its time, the records of other nodes."""
-    words = [f'{facts.client}  request {request.key.seq} {request.status}']
-    if request.edge_record and (reason := request.edge_record.reason):
-        words[0] += f' ({reason})'
-    parts = ' + '.join(_parts(request))
-    whole = request.round_trip_ms
-    if whole is not None:
-        words[0] += f': {whole:.0f} ms' + (f' = {parts}' if parts else '')
-    elif parts:
-        words[0] += f': {parts}'
-    return '; '.join([*words, *_peer_details(request, facts)])
+@dataclass(slots=True)
+class JoinedRequest:
+    """`end_s` is by the clock of the edge; without its record, by another clock, corrected."""
+
+    key: JoinKey
+    end_s: float
+    edge_record: RequestRecord | None = None
+    router_records: list[PeerRecord] = field(default_factory=list)
+    server_records: list[PeerRecord] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        """Status recorded by the edge, `no record` without one."""
+        return self.edge_record.status if self.edge_record else 'no record'
+
+    @property
+    def has_no_reply(self) -> bool:
+        return self.status in (TIMED_OUT, ABANDONED)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing of a server came: to the edge, or to the router that refused for it."""
+        record = self.edge_record
+        return record is not None and (self.status == TIMED_OUT or record.is_from_silent_server)
+
+    @property
+    def queue_wait_ms(self) -> float | None:
+        return first_known(record.queue_wait_ms for record in self._edge_then_server())
+
+    @property
+    def processing_ms(self) -> float | None:
+        return first_known(record.processing_ms for record in self._edge_then_server())
+
+    @property
+    def inference_ms(self) -> float | None:
+        return first_known(record.inference_ms for record in self._edge_then_server())
+
+    def _edge_then_server(self) -> Iterator[RequestRecord]:
+        """
+        Yield the records with the durations of the server: of the edge, then of the server itself.
+        """
+        if self.edge_record and self.edge_record.status not in UNSERVED:
+            yield self.edge_record
+        yield from (each.record for each in self.server_records)
+
+    @property
+    def round_trip_ms(self) -> float | None:
+        return self.edge_record.round_trip_ms if self.edge_record else None
+
+    @property
+    def server_ms(self) -> float | None:
+        """Sum of the durations recorded by the server; None when one is missing."""
+        return sum_or_none((self.queue_wait_ms, self.processing_ms, self.inference_ms))
+
+    @property
+    def network_ms(self) -> float | None:
+        """The round trip minus server time: network and router."""
+        return remainder_or_none(self.round_trip_ms, self.server_ms)
+
+    @property
+    def router_ms(self) -> float | None:
+        """Time the router waited for the reply that it forwarded."""
+        return first_known(each.record.round_trip_ms for each in self.router_records)
 
 
-def _parts(request: JoinedRequest) -> Iterator[str]:
-    for name, value_ms in (
-        ('network', request.network_ms),
-        ('queue wait', request.queue_wait_ms),
-        ('processing', request.processing_ms),
-        ('inference', request.inference_ms),
-    ):
-        if value_ms is not None:
-            yield f'{name} {value_ms:.0f}'
+def key_of(record: TraceRecord) -> JoinKey | None:
+    """Return the key of a record, None when it is incomplete."""
+    epoch, seq = record.session_epoch, record.seq
+    return None if epoch is None or seq is None else JoinKey(epoch, seq)
 
 
-def _peer_details(request: JoinedRequest, facts: WindowFacts) -> Iterator[str]:
-    """Yield the additional information recorded by router and server."""
-    for each in request.router_records:
-        record = each.record
-        replica = ' '.join(word for word in (record.slot, record.server) if word)
-        status = f', {record.status}' if record.status != 'ok' else ''
-        yield f'router: {replica or "no replica"}{status}'
-    if request.is_lost or request.has_no_reply or request.edge_record is None:
-        for each in request.server_records:
-            yield f'server: {each.record.status or "?"}'
-        if not request.server_records and any(facts.of_role('server')):
-            yield 'server: no record'
-    if len(request.server_records) > 1:
-        yield f'sent {len(request.server_records)} times'
+def first_known(values: Iterable[float | None]) -> float | None:
+    """Return the first known value."""
+    return next((value for value in values if value is not None), None)
+
+
+def sum_or_none(values: Iterable[float | None]) -> float | None:
+    """Return the sum, None when a value is unknown."""
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def remainder_or_none(all_of_it: float | None, part: float | None) -> float | None:
+    """Return the difference, never below 0; None when a value is unknown."""
+    return None if all_of_it is None or part is None else max(0.0, all_of_it - part)
+
+
+class TimelineEvent(NamedTuple):
+    """`time_s` is by the clock of the robot if its offset is known; `node` recorded it."""
+
+    time_s: float
+    node: str
+    text: str
+
+
+def describe_record(record: TraceRecord) -> str:
+    """Return a record as text, empty if it is not an event."""
+    match record:
+        case StateRecord():
+            return _state(record)
+        case PlacementRecord():
+            return _placement(record)
+        case PoliciesRecord():
+            return f'policies in use: {", ".join(policy_names(record.policies)) or "none"}'
+        case ParameterRecord():
+            return f'parameter {record.name}: {_short(record.old)} -> {_short(record.new)}'
+        case DropRecord():
+            return _drop(record)
+        case IncidentRecord(name='stalled'):
+            # the change of the rung already shows it
+            return ''
+        case IncidentRecord():
+            return _with_reason(f'incident {record.name or "?"}', record.reason)
+        case OutcomeRecord():
+            ended = f'episode {record.episode_id} ended: {record.outcome or "?"}'
+            return _with_reason(ended, record.reason)
+        case CanaryRecord():
+            return _canary(record)
+        case DamagedRecord():
+            return f'damaged line in this trace: {record.reason or "?"}'
+    return ''
+
+
+def _state(record: StateRecord) -> str:
+    change = f'{record.component}: {record.before or "?"} -> {record.after or "?"}'
+    return _with_reason(change, '' if record.reason == record.after else record.reason)
+
+
+def _placement(record: PlacementRecord) -> str:
+    verb = 'moved to' if record.moved else 'placed in'
+    placed = f'episode {record.episode_id or "without name"} {verb} slot {record.slot or "?"}'
+    if record.server:
+        placed += f' at {record.server}'
+    if record.split_version is not None:
+        placed += f', version {record.split_version} of the split'
+    return _with_reason(placed, record.reason)
+
+
+def _drop(record: DropRecord) -> str:
+    count = 1 if record.count is None else record.count
+    dropped = f'dropped {count}: {record.reason or "?"}'
+    return f'{dropped} ({record.item})' if record.item else dropped
+
+
+def _canary(record: CanaryRecord) -> str:
+    share = '' if record.share_percent is None else f', {record.share_percent:g} %'
+    return _with_reason(f'canary {record.event or "?"}{share}', record.reason)
+
+
+def _with_reason(event: str, reason: str) -> str:
+    return f'{event} ({reason})' if reason else event
+
+
+def _short(value: Any) -> str:
+    written = str(value)
+    return written if len(written) <= 80 else f'{written[:77]}...'

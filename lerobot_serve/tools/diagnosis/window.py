@@ -12,10 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from lerobot_serve.tools.diagnosis.causes.finding import Span
-from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey, key_of, PeerRecord
+from lerobot_serve.tools.diagnosis.finding import Span
 from lerobot_serve.tools.diagnosis.survey import Survey
-from lerobot_serve.tools.diagnosis.timeline_event import describe_record, TimelineEvent
+from lerobot_serve.tools.diagnosis.timeline import (
+    describe_record,
+    JoinedRequest,
+    JoinKey,
+    key_of,
+    PeerRecord,
+    TimelineEvent,
+)
 from lerobot_serve.tools.diagnosis.window_facts import (
     BEFORE_S,
     CommandCounts,

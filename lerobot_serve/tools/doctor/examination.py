@@ -17,7 +17,7 @@ from lerobot_serve.policies.lerobot.hub import local_folder
 from lerobot_serve.policies.registry import detect_kind
 from lerobot_serve.requirements import FROM_ROS
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.tools.doctor import environment, machine, policy, speed
+from lerobot_serve.tools.doctor import environment, machine, policy, ros2_control, topics
 from lerobot_serve.tools.doctor import robot as robots
 from lerobot_serve.tools.doctor.environment import MiddlewareFacts
 from lerobot_serve.tools.doctor.finding import (
@@ -28,11 +28,10 @@ from lerobot_serve.tools.doctor.finding import (
     skipped,
 )
 from lerobot_serve.tools.doctor.link import check_link, probe_link
-from lerobot_serve.tools.doctor.ros_graph import ros2_control, topics
 from lerobot_serve.zenoh.settings import ZenohSettings
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.doctor.ros_graph.node import DoctorNode
+    from lerobot_serve.tools.doctor.node import DoctorNode
 
 NO_ROBOT = 'give --robot FILE to check a robot'
 NO_POLICY = 'give POLICY_DIR to check a policy'
@@ -119,12 +118,12 @@ def policy_findings(request: ExaminationRequest, robot: RobotDescription | None)
     if not (examined.served and pace):
         return _groups(findings, [], unusable)
     agreement = robots.check_agreement(robot, examined.served, parameters, taken) if robot else []
-    capacity = speed.check_capacity(
+    capacity = machine.check_capacity(
         pace,
         exclusive=policy.is_exclusive(examined.served),
         network_s=parameters.network_round_trip_ms / 1e3,
     )
-    return _groups([*findings, speed.check_forward_time(pace)], agreement, capacity)
+    return _groups([*findings, machine.check_forward_time(pace)], agreement, capacity)
 
 
 def _groups(findings: Sequence[Finding], agreement: list[Finding], capacity: Finding) -> Groups:
@@ -141,7 +140,7 @@ def query_graph(
         return graph_unavailable('it is not complete here')
     # without ROS all other checks run
     from lerobot_serve.ros.process.node_runtime import NodeRuntime
-    from lerobot_serve.tools.doctor.ros_graph.node import DoctorNode
+    from lerobot_serve.tools.doctor.node import DoctorNode
 
     try:
         runtime = NodeRuntime([])

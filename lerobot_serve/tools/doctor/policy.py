@@ -28,7 +28,7 @@ from lerobot_serve.server.inference.worker import InferenceFailed, InferenceWork
 from lerobot_serve.server.observability.server_statistics import ServerStatistics
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.doctor.finding import failure, Finding, ok, warning
-from lerobot_serve.tools.doctor.speed import PolicySpeed
+from lerobot_serve.tools.doctor.machine import PolicySpeed
 
 RUNS_LIMIT, RUNS_NEEDED, LIMIT_S = 200, 5, 5.0
 MIB = 1 << 20

@@ -8,15 +8,13 @@ Reads policy folders, robot files and what is shipped by name only to find them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-import hashlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, UNSET, UnsetType
 
-from lerobot_serve.contract.names import file_name, OVER_ROS
+from lerobot_serve.contract.names import OVER_ROS
 from lerobot_serve.edge.parameters import EdgeParameters
 from lerobot_serve.gateway.parameters import GatewayParameters
 from lerobot_serve.learner.parameters import LearnerParameters
@@ -24,18 +22,25 @@ from lerobot_serve.parameters import build_parameters, parameter_specs
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
-from lerobot_serve.tools.fleet.fleet_file import FleetFile, one_of, Place, Section, Text, whole
-from lerobot_serve.tools.fleet.parameter_file import flattened
+from lerobot_serve.tools.fleet.fleet_file import (
+    flattened,
+    FleetFile,
+    Place,
+    Section,
+)
 from lerobot_serve.tools.fleet.process import check_namespace, check_token, FleetProcess, Stage
 from lerobot_serve.tools.fleet.sections import (
     dashboard_process,
     learner_values,
+    LocalKeys,
     loop_process,
+    NoKeys,
     recorder_process,
+    RobotCount,
+    RobotKeys,
+    ServerKeys,
 )
 from lerobot_serve.tools.fleet.shipped import policy_of, ROBOTS, shipped_or_path
-
-__all__ = ['FleetProcess', 'Stage', 'fleet_plan', 'with_own_state']
 
 PATHS = ('_file', '_keys', '_folder', '_root', '.mapping')
 # executable -> when it starts, and its parameters
@@ -49,41 +54,6 @@ NODES: dict[str, tuple[Stage, type[Any]]] = {
 }
 Group = dict[str, Any]
 T = TypeVar('T', bound=Struct)
-
-
-class ServerKeys(Struct, frozen=True):
-    """The keys of a server that are not its parameters."""
-
-    policy: Text | UnsetType = UNSET
-    slot: Annotated[str, one_of(('prod', 'a', 'b', 'shadow'))] = 'prod'
-    replicas: Annotated[int, whole(1, 64)] = 1
-
-
-class LocalKeys(Struct, frozen=True):
-    """The keys of a policy server on a robot that are not its parameters."""
-
-    policy: Text | UnsetType = UNSET
-
-
-class RobotKeys(Struct, frozen=True):
-    """The keys of a robot that are not its parameters."""
-
-    robot: Text | UnsetType = UNSET
-    simulated: bool = False
-    simulation: Section | UnsetType = UNSET
-    local: Section | UnsetType = UNSET
-
-
-class RobotCount(Struct, frozen=True):
-    """How many robots one section describes."""
-
-    count: Annotated[int, whole(1, 200)] = 1
-
-
-class NoKeys(Struct, frozen=True):
-    """A section of parameters alone."""
-
-
 # one replica with its slot, before the router is known
 Server = tuple[FleetProcess, str]
 
@@ -363,25 +333,3 @@ def _ports(values: dict[str, Any], index: int) -> dict[str, Any]:
     """Return the values of one of several equal processes: each has a metrics_port of its own."""
     port = values.get('metrics_port', 0)
     return {**values, 'metrics_port': port + index} if port else dict(values)
-
-
-def with_own_state(
-    plan: Iterable[FleetProcess], fleet: Path, home: Path
-) -> tuple[FleetProcess, ...]:
-    """
-    Return the plan with a state folder below `home`, ROS_HOME, for a router and robots that name
-    none. The default depends on the name of a node alone: the split, the rollout and the takeovers
-    of another fleet of this machine would go on in this one.
-    """
-    path = str(fleet.absolute())
-    digest = hashlib.blake2s(path.encode(), digest_size=4).hexdigest()
-    folder = home / 'lerobot_serve' / 'fleets' / f'{file_name(fleet.stem)}-{digest}'
-    return tuple(_with_state(each, folder) for each in plan)
-
-
-def _with_state(process: FleetProcess, folder: Path) -> FleetProcess:
-    if process.stage is Stage.ROBOT:
-        folder = folder / 'robots' / file_name(process.name)
-    elif process.stage is not Stage.ROUTER:
-        return process
-    return replace(process, values={'state_folder': str(folder), **process.values})

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a fleet, its command line, and the order of their starts. Plain data."""
+"""
+One process of a fleet, its command line, the order of their starts, what follows its end, and
+its state folder. Plain data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+import hashlib
 import json
+from pathlib import Path
 import re
 from typing import Any
 
+from lerobot_serve.contract.names import file_name
 from lerobot_serve.errors import UserError
 
 
@@ -137,3 +143,92 @@ def check_log_level(what: str, level: str) -> str:
     if level not in LOG_LEVELS:
         raise UserError(f'{what} must be one of {", ".join(LOG_LEVELS)}, got {level!r}')
     return level
+
+
+# an end within this time counts as a quick failure [s]; a policy may take half of it to load
+QUICK_S = 60.0
+FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
+
+
+class Ending(Enum):
+    """How a process ended."""
+
+    # status 0: an operator stopped it
+    IN_ORDER = 'in order'
+    # a status: a mistake of the user, or an error
+    FAILED = 'failed'
+    # a signal: killed, out of memory, or a crash of native code
+    KILLED = 'killed'
+
+
+class Action(Enum):
+    """What the supervisor does next with the process."""
+
+    RESTART = 'restart'
+    LEAVE = 'leave'
+    GIVE_UP = 'give up'
+
+
+# ending -> quick failures in a row after which the process is given up; None: never restarted
+QUICK_FAILURES: dict[Ending, int | None] = {
+    Ending.IN_ORDER: None,
+    Ending.FAILED: 3,
+    Ending.KILLED: 10,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """The action, the delay of a restart [s], and the quick failures in a row until now."""
+
+    action: Action
+    delay_s: float
+    quick_failures: int
+
+
+def ending_of(status: int) -> Ending:
+    """Return how a process with this exit status ended; it is negative for a signal."""
+    if status == 0:
+        return Ending.IN_ORDER
+    return Ending.KILLED if status < 0 else Ending.FAILED
+
+
+def decide(status: int, ran_s: float, quick_failures: int) -> Reaction:
+    """
+    Return what follows the end of a process that ran for `ran_s`, after `quick_failures` in a row
+    before this one.
+    """
+    limit = QUICK_FAILURES[ending_of(status)]
+    if limit is None:
+        return Reaction(Action.LEAVE, 0.0, 0)
+    quick = quick_failures + 1 if ran_s < QUICK_S else 0
+    if quick >= limit:
+        return Reaction(Action.GIVE_UP, 0.0, quick)
+    return Reaction(Action.RESTART, delay_s(quick), quick)
+
+
+def delay_s(quick_failures: int) -> float:
+    """Return the delay before a restart: doubled with each quick failure [s]."""
+    return min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** max(0, quick_failures - 1))
+
+
+def with_own_state(
+    plan: Iterable[FleetProcess], fleet: Path, home: Path
+) -> tuple[FleetProcess, ...]:
+    """
+    Return the plan with a state folder below `home`, ROS_HOME, for a router and robots that name
+    none. The default depends on the name of a node alone: the split, the rollout and the takeovers
+    of another fleet of this machine would go on in this one.
+    """
+    path = str(fleet.absolute())
+    digest = hashlib.blake2s(path.encode(), digest_size=4).hexdigest()
+    folder = home / 'lerobot_serve' / 'fleets' / f'{file_name(fleet.stem)}-{digest}'
+    return tuple(_with_state(each, folder) for each in plan)
+
+
+def _with_state(process: FleetProcess, folder: Path) -> FleetProcess:
+    if process.stage is Stage.ROBOT:
+        folder = folder / 'robots' / file_name(process.name)
+    elif process.stage is not Stage.ROUTER:
+        return process
+    return replace(process, values={'state_folder': str(folder), **process.values})

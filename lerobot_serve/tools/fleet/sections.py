@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The sections of a fleet file besides servers, router, gateway and robots: dashboard, recorder and
-conductor as the verbs that they are, and what a learner takes from the other processes. Pure but
-for the home of `~`.
+The sections of a fleet file: keys of servers and robots beside their parameters; dashboard,
+recorder and conductor as the verbs that they are; what a learner takes from other processes.
+Pure but for the home of `~`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, UNSET, UnsetType
 
 from lerobot_serve.files.load import Record
 from lerobot_serve.tools.dashboard.settings import LAST_PORT
-from lerobot_serve.tools.fleet.fleet_file import FleetFile, one_of, Place, Text, whole
+from lerobot_serve.tools.fleet.fleet_file import FleetFile, one_of, Place, Section, Text, whole
 from lerobot_serve.tools.fleet.process import FleetProcess, Stage
 from lerobot_serve.tools.loop.settings import LEAST_RECORDINGS
 from lerobot_serve.tools.recorder.options import (
@@ -30,6 +30,39 @@ VERB = 'lerobot-serve'
 OptionalNumber = Annotated[int | float, Meta(description='a number')] | UnsetType
 OptionalText = Text | UnsetType
 Texts = Annotated[str | list[Text], Meta(description='a text, or a list of texts')] | UnsetType
+
+
+class ServerKeys(Struct, frozen=True):
+    """The keys of a server that are not its parameters."""
+
+    policy: Text | UnsetType = UNSET
+    slot: Annotated[str, one_of(('prod', 'a', 'b', 'shadow'))] = 'prod'
+    replicas: Annotated[int, whole(1, 64)] = 1
+
+
+class LocalKeys(Struct, frozen=True):
+    """The keys of a policy server on a robot that are not its parameters."""
+
+    policy: Text | UnsetType = UNSET
+
+
+class RobotKeys(Struct, frozen=True):
+    """The keys of a robot that are not its parameters."""
+
+    robot: Text | UnsetType = UNSET
+    simulated: bool = False
+    simulation: Section | UnsetType = UNSET
+    local: Section | UnsetType = UNSET
+
+
+class RobotCount(Struct, frozen=True):
+    """How many robots one section describes."""
+
+    count: Annotated[int, whole(1, 200)] = 1
+
+
+class NoKeys(Struct, frozen=True):
+    """A section of parameters alone."""
 
 
 class Dashboard(Record, frozen=True):

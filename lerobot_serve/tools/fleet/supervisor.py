@@ -17,9 +17,8 @@ import time
 
 from lerobot_serve.child_process import Process
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.fleet.output.prefixed_output import LineBuffer, PrefixedOutput
-from lerobot_serve.tools.fleet.plan import FleetProcess, Stage
-from lerobot_serve.tools.fleet.restarts import Action, decide
+from lerobot_serve.tools.fleet.process import Action, decide, FleetProcess, Stage
+from lerobot_serve.tools.fleet.process_output import LineBuffer, PrefixedOutput
 
 POLL_S = 0.05
 PIECE_BYTES = 1 << 16

@@ -29,12 +29,11 @@ from lerobot_serve.edge.robot import file
 from lerobot_serve.edge.robot.units import limits_for_policy
 from lerobot_serve.errors import WrongCommandLine
 from lerobot_serve.router.shadow.remote_cage import make_remote_cage, RemoteCage
+from lerobot_serve.tools.bags.message import OPEN_SESSION, read_open_session
 from lerobot_serve.tools.bags.reader import Bag, is_bag
-from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session
 from lerobot_serve.tools.gate.figures import GateFigures, RecordedEpisodes
 from lerobot_serve.tools.gate.motion import NO_ROWS, shared_motion
-from lerobot_serve.tools.replay.compare import lost_state
-from lerobot_serve.tools.replay.engine import NOT_FROM_POLICY
+from lerobot_serve.tools.replay.engine import lost_state, NOT_FROM_POLICY
 from lerobot_serve.tools.replay.in_process_server import InProcessServer
 from lerobot_serve.tools.replay.sources import open_source, ReplayError, ReplayRequest
 

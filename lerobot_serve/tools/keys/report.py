@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from lerobot_serve.tools.keys.identity import Identity
+from lerobot_serve.tools.keys.access import Identity
 from lerobot_serve.tools.keys.site import KeyRecord
 from lerobot_serve.tools.output.report import Report, Table
 from lerobot_serve.zenoh.credentials import SOON

@@ -30,7 +30,7 @@ from lerobot_serve.access.token_file import make_private_folder, write_private
 from lerobot_serve.contract.names import KEY_ROOT
 from lerobot_serve.errors import UserError
 from lerobot_serve.files.load import load_file, Record, Refused
-from lerobot_serve.tools.keys.access import access_control
+from lerobot_serve.tools.keys.access import access_control, Identity, KeyRole, new_identity
 from lerobot_serve.tools.keys.certificates import (
     general_name,
     KeyPair,
@@ -38,7 +38,6 @@ from lerobot_serve.tools.keys.certificates import (
     make_authority,
     make_certificate,
 )
-from lerobot_serve.tools.keys.identity import Identity, KeyRole, new_identity
 from lerobot_serve.versions.layout import exclusive
 from lerobot_serve.zenoh.credentials import CA, CERTIFICATE, check_mode, PRIVATE_KEY
 from lerobot_serve.zenoh.keys import check_site

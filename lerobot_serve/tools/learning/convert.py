@@ -34,7 +34,7 @@ from lerobot_serve.learner.steps import (
 from lerobot_serve.tools.bags.message import BagError
 from lerobot_serve.tools.dataset import records
 from lerobot_serve.tools.dataset.convert import convert
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError
+from lerobot_serve.tools.dataset.episodes import DatasetError
 from lerobot_serve.tools.dataset.settings import DatasetOptions
 from lerobot_serve.tools.learning.steps import progress_of
 from lerobot_serve.versions.file_hash import CountBytes, folder_sha256

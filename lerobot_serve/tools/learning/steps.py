@@ -41,7 +41,7 @@ from lerobot_serve.learner.trainers.trainer_file import (
 )
 from lerobot_serve.requirements import install_command
 from lerobot_serve.tools.dataset.staging import sync_tree
-from lerobot_serve.tools.versions.identity import identify
+from lerobot_serve.tools.versions import identify
 from lerobot_serve.versions.errors import PublishError, VersionError
 from lerobot_serve.versions.file_hash import CountBytes
 from lerobot_serve.versions.manifest import read_manifest, TIME_FORMAT

@@ -33,6 +33,7 @@ from lerobot_serve.tools.loop.decisions import (
 )
 from lerobot_serve.tools.loop.history import entry_text
 from lerobot_serve.tools.loop.journal import Journal, LoopEvent
+from lerobot_serve.tools.loop.observing import VerbResult
 from lerobot_serve.tools.loop.settings import (
     GATE_LIMIT_S,
     LoopSettings,
@@ -40,7 +41,6 @@ from lerobot_serve.tools.loop.settings import (
     RETRY_S,
     ROLLOUT_LIMIT_S,
 )
-from lerobot_serve.tools.loop.verb_process import VerbResult
 from lerobot_serve.versions.manifest import Manifest
 
 REASON = 'learning loop'

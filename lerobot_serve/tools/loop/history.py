@@ -12,7 +12,7 @@ from datetime import datetime
 
 from lerobot_serve.contract.fingerprint import digest_of
 from lerobot_serve.tools.loop.journal import JournalEntry, LoopEvent
-from lerobot_serve.tools.output.local_time import format_local
+from lerobot_serve.tools.output.text import format_local
 
 FAILED = '_failed'
 # events that say what the rollout is from then on, in words for "now"

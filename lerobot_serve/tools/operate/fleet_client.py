@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The ROS client of an operator: find routers and robots (`discovery/fleet_search.py`) and learners
-(`discovery/learner_search.py`), read their states (`discovery/latched_states.py`) and call
-services (`service_calls.py`), by a short-lived, hidden node or by the node of a process that runs
-anyway.
+The ROS client of an operator: find routers, robots and learners (`discovery/`), read their states
+and call services (`service_calls.py`), by a short-lived, hidden node or by the node of a process
+that runs anyway.
 
 The thread that builds it calls its methods; the executor thread deposits the states.
 """
@@ -20,12 +19,11 @@ from rclpy.node import Node
 from lerobot_serve.contract.records import EdgeState, ShadowSummary
 from lerobot_serve.ros.node.steady_clock import SteadyClockNode
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.operate.discovery.fleet_search import FleetSearch, is_old
+from lerobot_serve.tools.operate.discovery.fleet_search import FleetSearch, is_old, LearnerSearch
 from lerobot_serve.tools.operate.discovery.graph_search import STATE
 from lerobot_serve.tools.operate.discovery.known_nodes import KnownNodes
-from lerobot_serve.tools.operate.discovery.learner_search import LearnerSearch
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView
+from lerobot_serve.tools.operate.learners import LearnerView
 from lerobot_serve.tools.operate.names import operator_name
 from lerobot_serve.tools.operate.outcome import NotReached, WITHOUT_ROUTER
 

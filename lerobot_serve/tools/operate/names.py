@@ -12,9 +12,8 @@ import socket
 from lerobot_serve.contract.records import SlotState
 from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import closest_name
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
+from lerobot_serve.tools.operate.fleet_state import age_text, RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, WITHOUT_ROUTER
-from lerobot_serve.tools.operate.silent_robots import age_text
 
 SHOWN_NAMES = 12
 SLOT_PREFIX = re.compile('^slot[ _-]?', re.IGNORECASE)

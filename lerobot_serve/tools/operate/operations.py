@@ -16,7 +16,7 @@ from lerobot_serve.errors import UserError
 from lerobot_serve.parameters import build_parameters, parameter_specs
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.tools.operate import silent_robots
+from lerobot_serve.tools.operate import fleet_state
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.outcome import NotReached, Result, ResultUnknown, unconfirmed_text
 from lerobot_serve.tools.operate.rollout.rollout_view import changes
@@ -238,7 +238,7 @@ def _unknown_robot(robot: RobotView, verb: RobotVerb, accepted: str) -> ResultUn
 
 def _by_hand(verb: RobotVerb) -> str:
     """Return how to stop a robot that a pause did not reach; empty for other verbs."""
-    return f'; {silent_robots.STOP_BY_HAND}' if verb is RobotVerb.PAUSE else ''
+    return f'; {fleet_state.STOP_BY_HAND}' if verb is RobotVerb.PAUSE else ''
 
 
 def _pause_change(before: RobotView, after: RobotView | None) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 import math
 
-from lerobot_serve.tools.output.local_time import format_local, local_offset_s
+from lerobot_serve.tools.output.text import format_local, local_offset_s
 
 # read on a white and on a dark page
 COLOURS = ('#2f81d8', '#d1701c', '#2f9e58', '#b455a0', '#858585', '#a08c00')

@@ -19,10 +19,10 @@ from lerobot_serve.tools.output.report import Report
 from lerobot_serve.tools.plan.demand import apply_formula, FleetDemand, ServiceTime
 from lerobot_serve.tools.plan.report import plan_report
 from lerobot_serve.tools.plan.search import find_server_count, SimulationSettings
-from lerobot_serve.tools.plan.sites.costs import SiteCosts
-from lerobot_serve.tools.plan.sites.plan import plan_sites
-from lerobot_serve.tools.plan.sites.report import sites_report
-from lerobot_serve.tools.plan.sites.search import SiteModel
+from lerobot_serve.tools.plan.sites_costs import SiteCosts
+from lerobot_serve.tools.plan.sites_plan import plan_sites
+from lerobot_serve.tools.plan.sites_report import sites_report
+from lerobot_serve.tools.plan.sites_search import SiteModel
 from lerobot_serve.tools.plan.tiers import judge, parse_tier, Tier, tiers_report
 
 EDGE, ROUTER, SERVER = EdgeParameters(), RouterParameters(), ServerParameters()

@@ -12,10 +12,10 @@ from lerobot_serve.tools.plan.demand import (
     formula_terms,
     FormulaResult,
     ServiceTime,
+    SimulationResult,
     with_noun,
 )
 from lerobot_serve.tools.plan.search import CapacityPlan, CurvePoint
-from lerobot_serve.tools.plan.simulation_result import SimulationResult
 
 BAR = 24
 HEAD = ('servers', 'busy', 'p50 ms', 'p99 ms', 'stalled', 'one lost', '')

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 import math
 
-from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime, with_noun
+from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime, SimulationResult, with_noun
 from lerobot_serve.tools.plan.simulation import simulate_fleet
-from lerobot_serve.tools.plan.simulation_result import SimulationResult
 
 # largest share of time with a due request and another one in flight
 BLOCKED_SHARE_LIMIT = 0.01

@@ -24,8 +24,7 @@ from itertools import islice
 import random
 from typing import ParamSpec
 
-from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
-from lerobot_serve.tools.plan.simulation_result import ServerShare, SimulationResult
+from lerobot_serve.tools.plan.demand import FleetDemand, ServerShare, ServiceTime, SimulationResult
 
 Arguments = ParamSpec('Arguments')
 # shorter gaps are rounding errors

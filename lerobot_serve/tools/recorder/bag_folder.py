@@ -36,8 +36,8 @@ from lerobot_serve.state_folder import FolderLock
 from lerobot_serve.tools.bags import mcap_file
 from lerobot_serve.tools.bags.mcap_file import StoredMessage
 from lerobot_serve.tools.bags.message import BagError, BagMessage, EXECUTED, OUTCOME
-from lerobot_serve.tools.bags.recording.metadata import BagTopic, METADATA_FILE, profiles_from_yaml
-from lerobot_serve.tools.bags.recording.writer import BagWriter, finish_folder
+from lerobot_serve.tools.bags.metadata import BagTopic, METADATA_FILE, profiles_from_yaml
+from lerobot_serve.tools.bags.writer import BagWriter, finish_folder
 
 # the new file in the making is in this folder inside that of its bag
 COPY = 'recovered'

@@ -17,14 +17,14 @@ import simplejpeg
 
 from lerobot_serve.contract.codec import decode, encode
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.tools.bags.images import (
+from lerobot_serve.tools.bags.message import (
+    BagMessage,
     COMPRESSED_TYPE,
     CompressedImage,
     ENCODINGS,
     pixels_of,
     RawImage,
 )
-from lerobot_serve.tools.bags.message import BagMessage
 
 SUFFIX = '/compressed'
 # as for policies; about 40 kB for a picture of 480 x 640

@@ -42,12 +42,12 @@ from lerobot_serve.tools.bags.message import (
     EDGE_STATE,
     EXECUTED,
     is_robot_file,
+    is_service_event,
     OBSERVATION,
     OUTCOME,
     PACKAGE,
     ROBOT_FILE,
 )
-from lerobot_serve.tools.bags.service_events import is_service_event
 
 TOPICS_LIMIT = 64
 

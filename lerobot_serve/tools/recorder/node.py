@@ -18,24 +18,28 @@ from rclpy.duration import Duration
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.node.trigger_services import create_trigger_services
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
-from lerobot_serve.tools.bags.images import COMPRESSED_TYPE, RAW_TYPE
-from lerobot_serve.tools.bags.message import BagError, BagMessage, EDGE_STATE
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.node import (
+from lerobot_serve.tools.bags.message import (
+    BagError,
+    BagMessage,
+    COMPRESSED_TYPE,
+    EDGE_STATE,
+    RAW_TYPE,
+)
+from lerobot_serve.tools.bags.metadata import BagTopic, type_definition
+from lerobot_serve.tools.bags.node import (
     connect_to_zenoh,
     share_folder,
     TopicFilter,
     TopicRecorderNode,
 )
-from lerobot_serve.tools.bags.recording.type_definitions import type_definition
-from lerobot_serve.tools.bags.recording.write_queue import RecordingLimits, WriteQueue
+from lerobot_serve.tools.bags.write_queue import RecordingLimits, WriteQueue
 from lerobot_serve.tools.recorder.announcer import EpisodeAnnouncer
+from lerobot_serve.tools.recorder.episodic import EpisodicWriter
 from lerobot_serve.tools.recorder.frames import FrameCompressor, SUFFIX
+from lerobot_serve.tools.recorder.highlight import HighlightWriter
 from lerobot_serve.tools.recorder.known_robots import KnownRobots, parent
 from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
 from lerobot_serve.tools.recorder.silence import Silence
-from lerobot_serve.tools.recorder.strategies.episodic import EpisodicWriter
-from lerobot_serve.tools.recorder.strategies.highlight import HighlightWriter
 from lerobot_serve.zenoh.settings import ZenohSettings
 from lerobot_serve_interfaces.msg import RecordedEpisode
 

@@ -11,9 +11,10 @@ import time
 
 from lerobot_serve.parameters import parameter
 from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.bags.writer import BagWriter
 from lerobot_serve.tools.recorder.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.episodic import EpisodicWriter
+from lerobot_serve.tools.recorder.highlight import HighlightWriter
 from lerobot_serve.tools.recorder.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.options import (
     CONTINUOUS,
@@ -23,46 +24,20 @@ from lerobot_serve.tools.recorder.options import (
     SENTRY,
     STRATEGIES,
 )
-from lerobot_serve.tools.recorder.strategies.episodic import EpisodicWriter
-from lerobot_serve.tools.recorder.strategies.highlight import HighlightWriter
-from lerobot_serve.tools.recorder.strategies.sentry import SentryWriter
-from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
+from lerobot_serve.tools.recorder.strategy_writer import SentryWriter, StrategyWriter
 
 
-class ContinuousWriter:
-    """
-    A MessageWriter that passes the messages of the wanted robots to one bag, which has its name
-    from the begin. The writing thread.
-    """
+class ContinuousWriter(BagWriter):
+    """One bag of the wanted robots, which has its name from the begin. The writing thread."""
 
-    def __init__(self, bag: BagWriter, robots: KnownRobots) -> None:
-        self.bag, self._robots = bag, robots
-        self.counts = bag.contents.counts
-
-    @property
-    def destination(self) -> str:
-        return self.bag.destination
-
-    @property
-    def size_bytes(self) -> int:
-        return self.bag.size_bytes
-
-    def add_topic(self, topic: BagTopic) -> None:
-        self.bag.add_topic(topic)
+    def __init__(self, folder: Path, robots: KnownRobots) -> None:
+        super().__init__(folder, distro=os.environ.get('ROS_DISTRO', ''))
+        self._robots, self.counts = robots, self.contents.counts
 
     def write(self, message: BagMessage) -> None:
         self._robots.learn(message)
         if self._robots.wants(self._robots.owners(message)):
-            self.bag.write(message)
-
-    def flush(self) -> None:
-        self.bag.flush()
-
-    def close(self) -> None:
-        self.bag.close()
-
-    def abort(self) -> None:
-        self.bag.abort()
+            super().write(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +71,7 @@ def make_writer(settings: RecorderSettings, log: Callable[[str], None]) -> Write
     """Return the writer; cut bags of its folder are completed. Raises BagError."""
     robots = KnownRobots(settings.robot)
     if settings.strategy == CONTINUOUS:
-        bag = BagWriter(settings.folder, distro=os.environ.get('ROS_DISTRO', ''))
-        return ContinuousWriter(bag, robots)
+        return ContinuousWriter(settings.folder, robots)
     folder = BagFolder(settings.folder)
     for each in folder.recovered:
         log(each.line)

@@ -8,8 +8,7 @@ from typing import Any
 
 from lerobot_serve.tools.output.report import Part, Report, Table
 from lerobot_serve.tools.output.text import printable
-from lerobot_serve.tools.replay.compare import MatchLevel
-from lerobot_serve.tools.replay.engine import PolicySummary, ReplayResult
+from lerobot_serve.tools.replay.engine import MatchLevel, PolicySummary, ReplayResult
 
 NOTES_SHOWN = 5
 HEAD = ('slot', 'requests', 'identical', 'within', 'beyond', 'missing', 'worst', 'policy')

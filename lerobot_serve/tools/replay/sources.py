@@ -16,12 +16,10 @@ from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.bags.message import CHUNK
+from lerobot_serve.tools.bags.message import CHUNK, OPEN_SESSION, read_open_session
 from lerobot_serve.tools.bags.reader import Bag, is_bag
 from lerobot_serve.tools.bags.request_pairs import is_no_second_draw, RequestPairer
-from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session
-from lerobot_serve.tools.traces.query import TraceQuery
-from lerobot_serve.tools.traces.trace_run import TraceRun
+from lerobot_serve.tools.traces.trace_run import TraceQuery, TraceRun
 from lerobot_serve.trace.format import incident_file, replay_field
 from lerobot_serve.trace.format.records import DamagedRecord, DropRecord, RequestRecord
 

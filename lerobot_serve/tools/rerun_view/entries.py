@@ -103,11 +103,6 @@ def path_part(text: str) -> str:
     return f'{shown.lstrip("_") or "name"}-{digest}'
 
 
-def clock_of(machine: str) -> str:
-    """Return the timeline of the clock of a robot or node."""
-    return f'clock of {path_part(machine)}'
-
-
 Count: TypeAlias = Callable[..., None]
 
 
@@ -117,7 +112,7 @@ class PartMapping:
     def __init__(self, root: str, name: str, emit: Emit, count: Count) -> None:
         self.path = (root, path_part(name))
         self._emit_at, self._count = emit, count
-        self._clock = clock_of(name)
+        self._clock = f'clock of {path_part(name)}'
         self._states: dict[str, str] = {}
 
     def _emit(self, path: Path, value: Value, times: Times) -> None:

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING
 
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.names import node_name
-from lerobot_serve.tools.bags.message import BagMessage, CHUNK, EDGE_STATE, EXECUTED, OBSERVATION
+from lerobot_serve.tools.bags.message import (
+    BagMessage,
+    CHUNK,
+    EDGE_STATE,
+    EXECUTED,
+    OBSERVATION,
+    OPEN_SESSION,
+)
+from lerobot_serve.tools.bags.metadata import BagTopic
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
 from lerobot_serve.tools.bags.request_pairs import is_robot_reply_topic
-from lerobot_serve.tools.bags.service_events import OPEN_SESSION
 from lerobot_serve.tools.rerun_view.message_mapping import (
     MessageMapping,
     OF_NODES,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from lerobot_serve.errors import UserError
 from lerobot_serve.ros.process.node_runtime import NodeRuntime
 from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.recording.node import connect_to_zenoh, TopicRecorderNode
-from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
+from lerobot_serve.tools.bags.node import connect_to_zenoh, TopicRecorderNode
+from lerobot_serve.tools.bags.write_queue import WriteQueue
 from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
 from lerobot_serve.tools.rerun_view.message_view import LiveTopics, MessageView
 from lerobot_serve.zenoh.settings import ZenohSettings

@@ -30,8 +30,13 @@ from lerobot_serve.contract.records import (
 from lerobot_serve.contract.schema import Codec, Flag, Status
 from lerobot_serve.contract.types import Constants
 from lerobot_serve.picture_headers import check_picture, UnreadablePicture
-from lerobot_serve.tools.bags.images import CompressedImage, pixels_of, RAW_TYPE, RawImage
-from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.message import (
+    BagMessage,
+    CompressedImage,
+    pixels_of,
+    RAW_TYPE,
+    RawImage,
+)
 from lerobot_serve.tools.rerun_view.entries import (
     because,
     CAMERAS,

@@ -12,21 +12,21 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lerobot_serve.tools.stats.group import (
+from lerobot_serve.tools.stats.aggregates import (
     count_bounded,
     DURATIONS,
     GroupKey,
     GroupStats,
     NAMES_LIMIT,
     OTHER,
+    Proportion,
+    QuantileSketch,
+    TimeSeries,
 )
-from lerobot_serve.tools.stats.quantile_sketch import QuantileSketch
-from lerobot_serve.tools.stats.time_series import Proportion, TimeSeries
 from lerobot_serve.tools.traces.fields import integer, policy_names
-from lerobot_serve.tools.traces.query import RecordSource, TraceQuery
 from lerobot_serve.tools.traces.reader import ReportBytes
 from lerobot_serve.tools.traces.stalls import StallDetector
-from lerobot_serve.tools.traces.trace_run import TraceEntry
+from lerobot_serve.tools.traces.trace_run import RecordSource, TraceEntry, TraceQuery
 from lerobot_serve.trace.format.records import (
     CanaryRecord,
     DamagedRecord,

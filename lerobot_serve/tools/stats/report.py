@@ -13,10 +13,17 @@ from typing import Any, TypeVar
 from lerobot_serve.tools.output.line_charts import line_chart, Points
 from lerobot_serve.tools.output.report import as_html, Facts, html_page, Part, Report
 from lerobot_serve.tools.output.text import printable, sources_line
+from lerobot_serve.tools.stats.aggregates import (
+    DURATIONS,
+    ERROR,
+    GroupKey,
+    GroupStats,
+    Mergeable,
+    Proportion,
+    QuantileSketch,
+    TimeSeries,
+)
 from lerobot_serve.tools.stats.collect import TraceStats
-from lerobot_serve.tools.stats.group import DURATIONS, GroupKey, GroupStats
-from lerobot_serve.tools.stats.quantile_sketch import ERROR, QuantileSketch
-from lerobot_serve.tools.stats.time_series import Mergeable, Proportion, TimeSeries
 
 NAME_WIDTH = 16
 # role nearest to the decision first

@@ -23,9 +23,9 @@ from support.paths import module_environment
 from support.postgres.server import postgres_server, PostgresServer
 from support.waiting import wait_until
 
-from lerobot_serve.tools.keys.identity import KeyRole
+from lerobot_serve.tools.keys.access import KeyRole
 from lerobot_serve.tools.keys.site import make_site, opened_site
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 
 pytestmark = [pytest.mark.release, pytest.mark.limit_s(300)]
 

@@ -19,8 +19,7 @@ from lerobot_serve.demo.tour.act_order import SERVING, TOURS
 from lerobot_serve.entry_points import defer_signals
 from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import main, parser
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent, executable_path
 
 LIMIT_S = 300
 

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from lerobot_serve.demo.tour.act_order import LEARNING, TOURS
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 
 pytest.importorskip('torch', reason='the shipped policies run on torch')
 pytest.importorskip('lerobot', reason='LeRobot writes the dataset')

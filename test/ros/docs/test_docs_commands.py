@@ -18,7 +18,7 @@ from lerobot_serve.gateway.openpi.observation import OpenpiMappingFile
 from lerobot_serve.learner.trainers.trainer_file import trainer_options
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.ros.process.private_domain import DOMAINS
-from lerobot_serve.tools.dataset.plans.robot_names import parse_robot
+from lerobot_serve.tools.dataset.episodes import parse_robot
 from lerobot_serve.tools.fleet.plan import fleet_plan
 from lerobot_serve.tools.reference.pages import NODES
 

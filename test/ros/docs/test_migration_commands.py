@@ -20,8 +20,7 @@ from support.paths import module_environment, REPOSITORY
 from support.waiting import wait_until
 import yaml
 
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent, executable_path
 
 pytestmark = pytest.mark.slow
 pytest.importorskip('torch', reason='the shipped policies run on torch')

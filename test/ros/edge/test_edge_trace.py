@@ -10,7 +10,7 @@ from urllib.request import urlopen
 from support.network.ports import free_port
 from support.nodes.edge_rig import EdgeRig, LIMIT_S, SHORT
 
-from lerobot_serve.tools.audit.checks.check import ROLLOUT_CHECKS
+from lerobot_serve.tools.audit.check import ROLLOUT_CHECKS
 from lerobot_serve.tools.audit.engine import AuditResult, CheckStatus, run_audit
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve_interfaces.msg import EdgeState, EpisodeOutcome

@@ -17,7 +17,7 @@ from support.processes.stopped_process import halt
 
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.tools.operate.fleet_client import FleetClient
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView
+from lerobot_serve.tools.operate.learners import LearnerView
 
 NODE = '/learner'
 PROGRESS, LOSS = 0.42, 0.119

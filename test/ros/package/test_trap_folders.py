@@ -15,8 +15,7 @@ from support.processes import trap_folder
 from support.waiting import wait_until
 
 from lerobot_serve.ros import qos
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent, executable_path
 from lerobot_serve_interfaces.msg import ServerStatus
 
 LIMIT_S = 120.0

@@ -15,7 +15,7 @@ from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.sim.parameters import SimParameters
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 
 REACH = shared_file('config/policies/reach')
 EXECUTABLES = {

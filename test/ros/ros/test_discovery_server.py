@@ -21,7 +21,7 @@ from support.waiting import wait_until
 
 from benchmarks.harness.processes import node_processes
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 from lerobot_serve_interfaces.msg import EdgeState
 
 PROGRAM = shutil.which('fast-discovery-server')

@@ -15,7 +15,7 @@ import pytest
 from support.paths import module_environment
 
 from lerobot_serve.ros.process.fastdds_profile import profile_variable, shipped_profile
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 
 NODES, LIMIT_S = 10, 60.0
 # on a busy machine a response may still be faster

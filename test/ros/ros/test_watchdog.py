@@ -21,7 +21,7 @@ import pytest
 from support.paths import REPOSITORY
 from support.waiting import wait_until
 
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 
 WATCHDOG_S = 3.0
 LIMIT_S = 60.0

@@ -19,7 +19,7 @@ from lerobot_serve.contract.schema import Refusal, Status
 from lerobot_serve.server.node import REPLIES_UNACKNOWLEDGED
 from lerobot_serve.tools.bags.message import CHUNK
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 from lerobot_serve_interfaces.msg import Observation
 
 STATE = np.linspace(-1, 1, 6, dtype=np.float32)

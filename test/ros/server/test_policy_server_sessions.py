@@ -13,7 +13,7 @@ from support.nodes.zenoh_links import every_link
 from support.paths import module_environment
 
 from lerobot_serve.contract.schema import Refusal, Status
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 
 
 @every_link

@@ -18,7 +18,7 @@ from lerobot_serve.contract.image_codec import encode as encode_image
 from lerobot_serve.contract.schema import Codec, Flag, Status
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 from lerobot_serve.versions.errors import VersionInUse
 from lerobot_serve.versions.store import VersionStore
 

@@ -26,7 +26,7 @@ from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.schema import MsgType
 from lerobot_serve.ros import qos
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink

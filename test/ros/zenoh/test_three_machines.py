@@ -27,7 +27,7 @@ from benchmarks.network_emulation.pipe import Conditions
 from lerobot_serve.ros.package_share import shared_file
 from lerobot_serve.tools.diagnosis.diagnose import diagnose
 from lerobot_serve.tools.diagnosis.report import diagnosis_report
-from lerobot_serve.tools.processes.node_processes import executable_path
+from lerobot_serve.tools.processes import executable_path
 
 pytestmark = pytest.mark.slow
 

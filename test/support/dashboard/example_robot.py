@@ -12,7 +12,7 @@ from lerobot_serve.contract import image_codec
 from lerobot_serve.contract.data_path import observation
 from lerobot_serve.contract.data_path.header import Header
 from lerobot_serve.contract.schema import Codec, MsgType
-from lerobot_serve.tools.dashboard.robot.window import Executed, Heard, ShownPlan
+from lerobot_serve.tools.dashboard.robot_window import Executed, Heard, ShownPlan
 from support.dashboard.example_fleet import V1 as POLICY
 
 JOINTS = ('shoulder_pan', 'shoulder_lift', 'elbow_flex', 'wrist_flex', 'wrist_roll', 'gripper')

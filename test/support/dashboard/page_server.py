@@ -13,15 +13,13 @@ from typing import Any
 import msgspec
 
 from lerobot_serve.access.token_file import Tokens
-from lerobot_serve.tools.dashboard.commands.request import CommandRequest, Reply
-from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
-from lerobot_serve.tools.dashboard.document.merge_patch import without_nulls
-from lerobot_serve.tools.dashboard.evidence.captures import Captures
-from lerobot_serve.tools.dashboard.http.application import Application, Sources
-from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute
-from lerobot_serve.tools.dashboard.http.page_files import read_page
+from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument, without_nulls
+from lerobot_serve.tools.dashboard.evidence import Captures
+from lerobot_serve.tools.dashboard.http.application import Application, CommandsRoute, Sources
+from lerobot_serve.tools.dashboard.http.guards import read_page
 from lerobot_serve.tools.dashboard.http.server import HttpServer
-from lerobot_serve.tools.dashboard.robot.last_request import LastRequests
+from lerobot_serve.tools.dashboard.planned_commands import CommandRequest, Reply
+from lerobot_serve.tools.dashboard.robot_messages import LastRequests
 from support.dashboard.example_fleet import fleet, Row
 from support.dashboard.example_robot import last_minute, request
 

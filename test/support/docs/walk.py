@@ -8,8 +8,7 @@ from pathlib import Path
 import shlex
 import subprocess
 
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent, executable_path
 
 # the longest command converts a hundred bags, on a machine that others share
 STEP_S = 600.0

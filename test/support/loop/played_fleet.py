@@ -12,8 +12,8 @@ from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.tools.loop.conductor import Conductor
 from lerobot_serve.tools.loop.decisions import LoopStep, rollout_facts, RolloutFacts
 from lerobot_serve.tools.loop.journal import read_journal
+from lerobot_serve.tools.loop.observing import VerbResult
 from lerobot_serve.tools.loop.settings import LoopSettings
-from lerobot_serve.tools.loop.verb_process import VerbResult
 from lerobot_serve.versions.manifest import Manifest
 from support.tools.operator_states import canary_of, replica_of, router_of, slot_of
 

@@ -18,7 +18,7 @@ from typing import IO
 from benchmarks.harness.processes import module_command, SHUTDOWN_LIMIT_S
 from benchmarks.network_emulation.pipe import Conditions
 from lerobot_serve.entry_points import defer_signals
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 from support.network.switch import CABLE
 
 ANSWER_S = 60.0

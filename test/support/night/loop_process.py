@@ -22,8 +22,8 @@ from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.loop.conductor import Conductor
 from lerobot_serve.tools.loop.decisions import LoopStep, rollout_facts, RolloutFacts
 from lerobot_serve.tools.loop.journal import Journal, JOURNAL_FILE
+from lerobot_serve.tools.loop.observing import VerbResult
 from lerobot_serve.tools.loop.settings import LoopSettings
-from lerobot_serve.tools.loop.verb_process import VerbResult
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
 from lerobot_serve.tools.operate.operations import checked
 from lerobot_serve.tools.operate.outcome import NotReached, ResultUnknown

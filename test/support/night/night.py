@@ -14,7 +14,7 @@ from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.loop import observing
 from lerobot_serve.tools.loop.journal import JOURNAL_FILE, read_journal
 from lerobot_serve.tools.loop.settings import LoopSettings
-from lerobot_serve.tools.versions.identity import identify
+from lerobot_serve.tools.versions import identify
 from lerobot_serve.versions.store import VersionStore
 from lerobot_serve_interfaces.msg import CanaryState
 from support.night.checks import Checks

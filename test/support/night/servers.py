@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.records import ServerStatus
 from lerobot_serve.policies.base import PolicyError
-from lerobot_serve.tools.versions.identity import identify
+from lerobot_serve.tools.versions import identify
 from lerobot_serve.versions.errors import VersionError
 from lerobot_serve.versions.layout import VersionLock
 from lerobot_serve.versions.store import is_version, lock_checked

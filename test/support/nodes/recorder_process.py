@@ -9,8 +9,7 @@ from pathlib import Path
 import signal
 import subprocess
 
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent, executable_path
 from lerobot_serve_interfaces.msg import EpisodeOutcome
 from support.nodes.edge_rig import EDGE, EdgeRig
 from support.nodes.played_robot import ROBOT

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 from support.waiting import wait_until
 
 TESTS = Path(__file__).parents[2]

@@ -97,7 +97,7 @@ def run(order: bytes, log: int, adopted: int) -> NoReturn:
         sys.path[:0] = [path for path in paths if path not in sys.path]
         sys.argv = [executable, *arguments]
         # what a node that starts again runs
-        paths_of = import_module('lerobot_serve.tools.processes.node_processes')
+        paths_of = import_module('lerobot_serve.tools.processes')
         sys.orig_argv = [sys.executable, str(paths_of.executable_path(executable)), *arguments]
         entry_points = import_module('lerobot_serve.entry_points')
         entry_points.exit_at_once = partial(exit_checked, entry_points.exit_at_once)

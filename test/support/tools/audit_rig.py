@@ -18,7 +18,7 @@ import numpy as np
 from lerobot_serve.cage.cage import Cage
 from lerobot_serve.cage.description import ActionLimit, LastCommand, Motion
 from lerobot_serve.cage.limits_encoding import encode_limits
-from lerobot_serve.tools.audit.checks.check import ROLLOUT_CHECKS
+from lerobot_serve.tools.audit.check import ROLLOUT_CHECKS
 from lerobot_serve.tools.audit.engine import AuditResult, CheckResult
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import ExecutedRecord, fields_of, Record, RecordIds

@@ -10,15 +10,15 @@ import sqlite3
 from lerobot_serve.contract import codec
 from lerobot_serve.contract.cdr import CdrWriter
 from lerobot_serve.contract.records import OpenSessionRequest
-from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.writer import BagWriter
-from lerobot_serve.tools.bags.service_events import (
+from lerobot_serve.tools.bags.message import (
+    BagMessage,
     BYTE,
     REQUEST_RECEIVED,
     STAMP_AND_CALLER,
     UINT64,
 )
+from lerobot_serve.tools.bags.metadata import BagTopic
+from lerobot_serve.tools.bags.writer import BagWriter
 
 TEXT = 'std_msgs/msg/String'
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lerobot_serve.tools.diagnosis.diagnose import diagnose, Diagnosis
-from lerobot_serve.tools.output.local_time import parse_time_of_day
+from lerobot_serve.tools.output.text import parse_time_of_day
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import Record, RecordIds, TraceRecord

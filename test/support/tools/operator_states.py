@@ -22,7 +22,7 @@ from lerobot_serve.contract.records import (
 )
 from lerobot_serve.contract.types import Constants
 from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView, NO_STATE
+from lerobot_serve.tools.operate.learners import LearnerView, NO_STATE
 
 T = TypeVar('T')
 # names of the constants of states

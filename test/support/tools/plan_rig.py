@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from lerobot_serve.tools.plan.demand import FleetDemand
-from lerobot_serve.tools.plan.sites.costs import SiteCosts
+from lerobot_serve.tools.plan.sites_costs import SiteCosts
 
 USUAL = {
     'rate_hz': 1.0,

@@ -12,13 +12,13 @@ from lerobot_serve.contract.cdr import CdrWriter
 from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.types import Time
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, OUTCOME, TEXT_TYPE
+from lerobot_serve.tools.bags.metadata import BagTopic, OfferedProfile
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording.metadata import BagTopic, OfferedProfile
 from lerobot_serve.tools.recorder.bag_folder import BagFolder
+from lerobot_serve.tools.recorder.episodic import EpisodicWriter
 from lerobot_serve.tools.recorder.known_robots import KnownRobots
 from lerobot_serve.tools.recorder.options import RecordingRules
-from lerobot_serve.tools.recorder.strategies.episodic import EpisodicWriter
-from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
+from lerobot_serve.tools.recorder.strategy_writer import StrategyWriter
 from support.contract.records_of import record_of
 
 RULES = RecordingRules()

@@ -16,8 +16,7 @@ from lerobot_serve.contract.schema import Flag, MsgType
 from lerobot_serve.parameters import build_parameters
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
-from lerobot_serve.tools.replay.compare import MatchLevel
-from lerobot_serve.tools.replay.engine import Replay, ReplayResult
+from lerobot_serve.tools.replay.engine import MatchLevel, Replay, ReplayResult
 from lerobot_serve.tools.replay.in_process_server import InProcessServer
 from lerobot_serve.tools.replay.sources import open_source
 from support.tools.bag_rig import write

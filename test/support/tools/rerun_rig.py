@@ -19,8 +19,13 @@ from lerobot_serve.contract.data_path.observation import Observation
 from lerobot_serve.contract.limits import SCHEMA_VERSION
 from lerobot_serve.contract.schema import MsgType
 from lerobot_serve.contract.types import Time
-from lerobot_serve.tools.bags.message import BagMessage, CHUNK, INTERFACES, OBSERVATION
-from lerobot_serve.tools.bags.service_events import OPEN_SESSION
+from lerobot_serve.tools.bags.message import (
+    BagMessage,
+    CHUNK,
+    INTERFACES,
+    OBSERVATION,
+    OPEN_SESSION,
+)
 from support.contract.records_of import record_of
 from support.tools.bag_rig import open_session_event
 

@@ -15,7 +15,7 @@ import time
 import zenoh
 
 from lerobot_serve.tools.keys import certificates
-from lerobot_serve.tools.keys.identity import KeyRole
+from lerobot_serve.tools.keys.access import KeyRole
 from lerobot_serve.tools.keys.site import AUTHORITY, make_site, opened_site
 from lerobot_serve.zenoh.credentials import CERTIFICATE, PRIVATE_KEY
 from lerobot_serve.zenoh.keys import ClientKeys, ServerKeys

@@ -12,7 +12,7 @@ from lerobot_serve.client import PolicyClient, ServerUnavailable, WrongSettings
 from lerobot_serve.client.fake_server import FakeServer
 from lerobot_serve.client.gateway_address import gateway_address
 from lerobot_serve.client.settings import client_settings
-from lerobot_serve.tools.keys.identity import KeyRole
+from lerobot_serve.tools.keys.access import KeyRole
 from lerobot_serve.tools.keys.site import make_site, opened_site
 
 

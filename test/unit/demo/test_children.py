@@ -23,8 +23,8 @@ from lerobot_serve.demo.child_processes import (
 )
 from lerobot_serve.demo.tour.link import TypedCommand
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.fleet.output.prefixed_output import PrefixedOutput
 from lerobot_serve.tools.fleet.process import ros_arguments
+from lerobot_serve.tools.fleet.process_output import PrefixedOutput
 
 LIMIT_S = 20.0
 

@@ -17,7 +17,7 @@ from lerobot_serve.learner.memory import PAUSED
 from lerobot_serve.router.canary.states import CanaryPhase
 from lerobot_serve.router.storage import postgres, records, sqlite_rows
 from lerobot_serve.tools.reference.diagrams import DIAGRAMS, with_diagrams
-from lerobot_serve.tools.reference.durable_state import DURABLE_STATES, EDGE, LEARNER, ROUTER
+from lerobot_serve.tools.reference.pages import DURABLE_STATES, EDGE, LEARNER, ROUTER
 
 LINE_LENGTH = 100
 DOCS = REPOSITORY / 'docs'

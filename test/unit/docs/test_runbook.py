@@ -13,7 +13,7 @@ from support.time_zone import time_zone
 
 from lerobot_serve.tools.cli.installed_verbs import installed_verbs
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.diagnosis.rules import RULES
+from lerobot_serve.tools.diagnosis.diagnose import RULES
 from lerobot_serve.tools.traces.reader import read_records
 
 INCIDENT = REPOSITORY / 'docs' / 'incidents' / 'stutter'

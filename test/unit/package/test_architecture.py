@@ -78,7 +78,7 @@ ALLOWED = {
 ALLOWED['cli'] = {*ALLOWED} - {'cli'}
 # beside node.py and folders named ros; what starts nodes or talks to them in a process of its own
 MAY_IMPORT_RCLPY = {'ros', 'demo', 'cli'}
-TOOLS_WITH_ROS = {'tools/operate', 'tools/processes', 'tools/reference'}
+TOOLS_WITH_ROS = {'tools/operate', 'tools/processes.py', 'tools/reference'}
 MOST_MODULES = 12
 # one file for each verb: a list that the user knows by name
 LISTS = {'tools/cli/verbs'}

@@ -47,7 +47,7 @@ from lerobot_serve.policies.lerobot.hub import local_folder
 print(attempt(local_folder, 'user/repository'))
 from lerobot_serve.learner.trainers.contract import read_contract
 print(attempt(read_contract, folder, folder, lambda: None))
-from lerobot_serve.tools.processes.verb_command import verb_command
+from lerobot_serve.tools.processes import verb_command
 with child_process.start(verb_command(['--version'])) as process:
     process.wait(60)
 child_process.replace_process(sys.executable, child_process.python('-c', 'import json, numpy'))

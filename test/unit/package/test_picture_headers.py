@@ -28,7 +28,7 @@ from lerobot_serve.picture_headers import (
     SEGMENT_LIMIT,
     UnreadablePicture,
 )
-from lerobot_serve.tools.dashboard.robot.last_request import jpeg_of
+from lerobot_serve.tools.dashboard.robot_messages import jpeg_of
 from lerobot_serve.tools.dataset import checking
 
 HEIGHT, WIDTH = 24, 32

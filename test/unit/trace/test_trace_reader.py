@@ -12,8 +12,8 @@ import pytest
 from support.tools.trace_rig import header, Trace
 
 from lerobot_serve.tools.traces import reader as module
-from lerobot_serve.tools.traces.query import TraceQuery
 from lerobot_serve.tools.traces.reader import read_records
+from lerobot_serve.tools.traces.trace_run import TraceQuery
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import fields_of
 from lerobot_serve.trace.format.run_files import TraceError

@@ -24,7 +24,7 @@ from support.versions.version_rig import (
     version,
 )
 
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 from lerobot_serve.versions import incoming, publishing
 from lerobot_serve.versions.errors import PublishError, StoreError, VersionConflict
 from lerobot_serve.versions.manifest import read_manifest

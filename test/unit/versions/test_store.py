@@ -9,7 +9,7 @@ import sys
 import pytest
 from support.versions.version_rig import check_whole, damage, rewritten_manifest, version
 
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 from lerobot_serve.versions import incoming, layout
 from lerobot_serve.versions.errors import (
     DamagedVersion,

@@ -27,7 +27,7 @@ from support.zenoh.access_rig import (
 )
 import zenoh
 
-from lerobot_serve.tools.bags.recording.zenoh_recording import selectors
+from lerobot_serve.tools.bags.zenoh_recording import selectors
 from lerobot_serve.zenoh.keys import ClientKeys, Role, ServerKeys
 
 COLUMNS, CELLS = table()

@@ -13,7 +13,7 @@ from support.paths import module_environment
 from support.waiting import wait_until
 from support.zenoh.access_rig import Keys, opened_hub, SITE
 
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.link_sender import LinkSender

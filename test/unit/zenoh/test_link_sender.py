@@ -24,7 +24,7 @@ from lerobot_serve.links.server_client import ServerClient
 from lerobot_serve.links.zenoh import QUEUED_REQUESTS, ZenohServerLink
 from lerobot_serve.router.data_path.replica_transport import ReplicaTransport
 from lerobot_serve.router.monitoring.drop_counters import DropCounters
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 from lerobot_serve.zenoh.keys import Role, ServerKeys
 from lerobot_serve.zenoh.link import CLOSE_LIMIT_S, DROPPED_AFTER_S, ZenohLink
 from lerobot_serve.zenoh.link_sender import LINK_FULL, LinkSender

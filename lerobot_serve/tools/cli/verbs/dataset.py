@@ -39,7 +39,8 @@ def dataset(
 
     from lerobot_serve.errors import UserError, WrongCommandLine
     from lerobot_serve.tools.cli.progress import TerminalProgress
-    from lerobot_serve.tools.dataset.convert import check_only, convert
+    from lerobot_serve.tools.dataset.checking import check_only
+    from lerobot_serve.tools.dataset.convert import convert
     from lerobot_serve.tools.dataset.settings import ConversionResult
 
     *bags, out = paths

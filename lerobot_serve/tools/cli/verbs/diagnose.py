@@ -9,8 +9,8 @@ from typing import Annotated
 
 from lerobot_serve.tools.cli.operator_options import Fleet, found_traces, RouterName
 from lerobot_serve.tools.cli.signature import Argument, number, verb_of
-from lerobot_serve.tools.output.local_time import parse_time_of_day, TimeOfDay
 from lerobot_serve.tools.output.report import Report
+from lerobot_serve.tools.output.text import parse_time_of_day, TimeOfDay
 
 HELP = 'explain from traces why a robot stalled: a timeline, causes and remedies'
 EXAMPLE = (

@@ -28,7 +28,7 @@ def docs(
     ] = False,
 ) -> int:
     """Print or write the pages. Raises UserError."""
-    from lerobot_serve.tools.reference import diagrams, parameter_files
+    from lerobot_serve.tools.reference import diagrams
     from lerobot_serve.tools.reference.pages import (
         CLASSES,
         message_classes,
@@ -44,9 +44,7 @@ def docs(
     if not folder.is_dir() or not config.is_dir():
         raise UserError('no folders docs and config here; run this in the root of the repository')
     pages = {folder / name: make() for name, make in PAGES.items()} | {CLASSES: message_classes()}
-    files = {
-        path: parameter_files.with_comments(path.read_text(), NODES) for path in PARAMETER_FILES
-    }
+    files = {path: diagrams.with_comments(path.read_text(), NODES) for path in PARAMETER_FILES}
     for path, content in (diagrams.pages_with_diagrams(folder) | pages | files).items():
         path.write_text(content)
         print(f'wrote {path}')

@@ -80,7 +80,7 @@ def doctor(
 ) -> Report:
     """Run the checks. Raises ParameterError for a wrong --parameter."""
     with stdout_to_stderr():
-        from lerobot_serve.tools.cli.policy_options import server_parameters
+        from lerobot_serve.tools.cli.arguments import server_parameters
         from lerobot_serve.tools.doctor import examination
         from lerobot_serve.tools.doctor.finding import doctor_report
 

@@ -46,7 +46,7 @@ class Policies:
     def served(self, policy: str) -> InProcessServer:
         """Load a policy as a policy server does. Raises PolicyError, ParameterError."""
         from lerobot_serve.policies.registry import detect_kind
-        from lerobot_serve.tools.cli.policy_options import server_parameters
+        from lerobot_serve.tools.cli.arguments import server_parameters
         from lerobot_serve.tools.replay.in_process_server import InProcessServer
 
         # a request that is measured again must not be answered from a cache

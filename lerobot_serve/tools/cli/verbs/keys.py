@@ -89,7 +89,7 @@ def main(options: argparse.Namespace) -> int:
 def _run(site: KeySite, options: argparse.Namespace) -> str:
     """Return what to print. Raises UserError, OSError."""
     from lerobot_serve.tools.keys import report
-    from lerobot_serve.tools.keys.identity import KeyRole
+    from lerobot_serve.tools.keys.access import KeyRole
 
     folder = options.folder
     if options.action == 'revoke':

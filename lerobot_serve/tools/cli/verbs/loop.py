@@ -54,8 +54,7 @@ def conduct(
 
     from lerobot_serve.tools.loop.conductor import Conductor
     from lerobot_serve.tools.loop.journal import Journal
-    from lerobot_serve.tools.loop.observing import router_observer
-    from lerobot_serve.tools.loop.verb_process import run_verb, VerbResult
+    from lerobot_serve.tools.loop.observing import router_observer, run_verb, VerbResult
     from lerobot_serve.tools.operate.rollout.rollouts import parsed_plan
 
     parsed_plan(settings.plan)

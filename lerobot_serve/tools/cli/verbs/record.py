@@ -112,7 +112,7 @@ def run_recorder(settings: RecorderSettings, namespace: str, zenoh: ZenohSetting
 
 def print_summary(recorder: RecorderNode, status: int) -> int:
     """Print what was recorded; return the exit status."""
-    from lerobot_serve.tools.recorder.strategies.strategy_writer import StrategyWriter
+    from lerobot_serve.tools.recorder.strategy_writer import StrategyWriter
 
     recording, writer = recorder.recording, recorder.writer
     folder = recorder.settings.folder

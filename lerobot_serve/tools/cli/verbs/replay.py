@@ -62,7 +62,7 @@ def replay(
     ParameterError.
     """
     from lerobot_serve.ros.package_share import shared_file
-    from lerobot_serve.tools.cli.policy_options import server_parameters
+    from lerobot_serve.tools.cli.arguments import server_parameters
     from lerobot_serve.tools.cli.progress import show_count
     from lerobot_serve.tools.replay.engine import Replay
     from lerobot_serve.tools.replay.in_process_server import InProcessServer

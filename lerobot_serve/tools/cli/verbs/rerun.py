@@ -20,7 +20,7 @@ from lerobot_serve.tools.cli.operator_options import robot_names
 from lerobot_serve.tools.cli.signature import Argument, verb_of
 
 if TYPE_CHECKING:
-    from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
+    from lerobot_serve.tools.bags.write_queue import WriteQueue
     from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping
     from lerobot_serve.tools.rerun_view.message_view import MessageView
     from lerobot_serve.tools.rerun_view.node import RerunViewNode

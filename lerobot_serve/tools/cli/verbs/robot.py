@@ -82,8 +82,8 @@ def checked_action(words: list[str]) -> str:
 
 def run_on_all(action: str, reason: str, operator: Operator, *, shows_progress: bool) -> Report:
     """Run the action on all robots; print a line for each as soon as it is done."""
+    from lerobot_serve.tools.operate import robots as every_robot
     from lerobot_serve.tools.operate.operations import checked
-    from lerobot_serve.tools.operate.robots import every_robot
     from lerobot_serve.tools.operate.rule import RobotVerb
 
     def show(result: every_robot.RobotResult) -> None:

@@ -22,7 +22,7 @@ def robots(
     fleet: Fleet,
 ) -> Report:
     """Return the robots. Raises UserError without any."""
-    from lerobot_serve.tools.operate.robots.fleet_table import robots_report
+    from lerobot_serve.tools.operate.robots import robots_report
 
     with fleet.client() as client:
         if forget:

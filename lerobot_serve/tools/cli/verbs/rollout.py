@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from lerobot_serve.tools.cli import rollout_loading, rollout_steps
 from lerobot_serve.tools.cli.operator_options import EXIT_STATUSES
-from lerobot_serve.tools.cli.rollout import loading, reading, steering
 from lerobot_serve.tools.cli.signature import steps_of
 
 HELP = 'start, watch, steer and finish the rollout of a policy'
@@ -15,17 +15,17 @@ EXAMPLE = (
 
 add_arguments, main = steps_of(
     {
-        'shadow': loading.shadow,
-        'start': loading.start,
-        'status': reading.status,
-        'watch': reading.watch,
-        'pause': steering.pause,
-        'resume': steering.resume,
-        'promote': steering.promote,
-        'abort': steering.abort,
-        'undo': steering.undo,
-        'stop': steering.stop,
-        'finish': loading.finish,
-        'history': reading.history,
+        'shadow': rollout_loading.shadow,
+        'start': rollout_loading.start,
+        'status': rollout_steps.status,
+        'watch': rollout_steps.watch,
+        'pause': rollout_steps.pause,
+        'resume': rollout_steps.resume,
+        'promote': rollout_steps.promote,
+        'abort': rollout_steps.abort,
+        'undo': rollout_steps.undo,
+        'stop': rollout_steps.stop,
+        'finish': rollout_loading.finish,
+        'history': rollout_steps.history,
     }
 )

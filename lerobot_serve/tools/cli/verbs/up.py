@@ -12,7 +12,7 @@ from lerobot_serve.tools.cli.signature import Argument, verb_of
 
 if TYPE_CHECKING:
     from lerobot_serve.child_process import Process
-    from lerobot_serve.tools.fleet.plan import FleetProcess
+    from lerobot_serve.tools.fleet.process import FleetProcess
 
 HELP = 'start the servers, router and robots of a fleet file in one terminal'
 EXAMPLE = (
@@ -53,7 +53,7 @@ def up(
         print(text, end='')
         return 0
     if print_launch:
-        from lerobot_serve.tools.fleet.output.launch_file import launch_text
+        from lerobot_serve.tools.fleet.printed_plans import launch_text
 
         print(launch_text(plan, path.name), end='')
         return 0
@@ -64,7 +64,8 @@ def up(
 
 def planned(fleet: str) -> tuple[tuple[FleetProcess, ...], Path, str]:
     """Return the processes of a fleet file, its path and its text. Raises UserError."""
-    from lerobot_serve.tools.fleet.plan import fleet_plan, with_own_state
+    from lerobot_serve.tools.fleet.plan import fleet_plan
+    from lerobot_serve.tools.fleet.process import with_own_state
     from lerobot_serve.tools.fleet.shipped import FLEETS, shipped_or_path
 
     path = shipped_or_path('fleet file', fleet, Path.cwd(), FLEETS)
@@ -88,8 +89,8 @@ def print_units(plan: tuple[FleetProcess, ...], fleet: str, folder: str) -> int:
     """Print the units, or write them into the folder. Raises UserError."""
     import os
 
-    from lerobot_serve.tools.fleet.output.systemd_units import unit_files
-    from lerobot_serve.tools.processes.node_processes import executable_path
+    from lerobot_serve.tools.fleet.printed_plans import unit_files
+    from lerobot_serve.tools.processes import executable_path
 
     units = unit_files(
         plan, fleet, environment=os.environ, folder=Path.cwd(), executable=executable_path
@@ -113,8 +114,12 @@ def run(plan: tuple[FleetProcess, ...]) -> int:
     import os
     import sys
 
-    from lerobot_serve.tools.fleet.output.prefixed_output import PrefixedOutput, wants_colours
-    from lerobot_serve.tools.fleet.output.queued_lines import QueuedLines, write_all
+    from lerobot_serve.tools.fleet.process_output import (
+        PrefixedOutput,
+        QueuedLines,
+        wants_colours,
+        write_all,
+    )
     from lerobot_serve.tools.fleet.supervisor import Supervisor
 
     file, encoding = sys.stdout.fileno(), sys.stdout.encoding
@@ -142,8 +147,7 @@ def start_process(process: FleetProcess) -> Process[bytes]:
 
     from lerobot_serve.child_process import DEVNULL, PIPE, start, STDOUT
     from lerobot_serve.tools.fleet.process import Stage
-    from lerobot_serve.tools.processes.node_processes import executable_path
-    from lerobot_serve.tools.processes.parent_death import end_with_parent
+    from lerobot_serve.tools.processes import end_with_parent, executable_path
 
     command = [str(executable_path(process.executable)), *process.arguments]
     if process.stage is Stage.DASHBOARD and sys.stdout.isatty():

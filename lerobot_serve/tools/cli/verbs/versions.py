@@ -51,22 +51,22 @@ Version = Annotated[str, Argument(VERSION_HELP, 'VERSION', names=version_ids)]
 
 def list_versions(*, store: StoreFolder = None) -> Report:
     """Print the versions of a store. Raises UserError."""
-    from lerobot_serve.tools.versions import texts
+    from lerobot_serve.tools import versions
 
     opened, folder = _opened(store), _folder(store)
     entries = opened.entries()
-    found = [texts.entry_json(each, opened) for each in entries]
-    return Report({'versions': found}, [texts.table(entries, folder)])
+    found = [versions.entry_json(each, opened) for each in entries]
+    return Report({'versions': found}, [versions.table(entries, folder)])
 
 
 def show(version: Version, *, store: StoreFolder = None) -> Report:
     """Print a version with its files. Raises UserError."""
-    from lerobot_serve.tools.versions import texts
+    from lerobot_serve.tools import versions
 
     opened = _opened(store)
     entry = opened.entry(version)
-    parts = texts.details(entry, opened.path(entry.id))
-    return Report(texts.entry_json(entry, opened), parts, 0 if entry.manifest else 1)
+    parts = versions.details(entry, opened.path(entry.id))
+    return Report(versions.entry_json(entry, opened), parts, 0 if entry.manifest else 1)
 
 
 def verify(
@@ -77,7 +77,7 @@ def verify(
     store: StoreFolder = None,
 ) -> Report:
     """Read every file again and compare hashes. Raises UserError."""
-    from lerobot_serve.tools.versions import texts
+    from lerobot_serve.tools import versions
     from lerobot_serve.versions.layout import held
     from lerobot_serve.versions.store import faults_of
 
@@ -85,13 +85,13 @@ def verify(
     entries = [opened.entry(each) for each in version] or opened.entries()
     faults: dict[str, list[str]] = {}
     with _progress() as progress:
-        count = progress.begin('verifying', texts.total_bytes(entries))
+        count = progress.begin('verifying', versions.total_bytes(entries))
         for each in entries:
             faults[each.id] = [each.fault]
             if each.manifest:
                 with held(opened.path(each.id)):
                     faults[each.id] = faults_of(opened.path(each.id), each.manifest, count)
-    return texts.verified_report(faults)
+    return versions.verified_report(faults)
 
 
 def compare(
@@ -103,14 +103,14 @@ def compare(
     """Print what differs between two versions. Raises UserError."""
     import msgspec
 
-    from lerobot_serve.tools.versions import texts
+    from lerobot_serve.tools import versions
     from lerobot_serve.versions.manifest import differences, read_manifest
 
     opened = _opened(store)
     one, other = (read_manifest(opened.path(opened.entry(each).id)) for each in (first, second))
     found = differences(one, other)
     data = {'first': one.id, 'second': other.id, **msgspec.to_builtins(found)}
-    return Report(data, texts.comparison(one, other, found))
+    return Report(data, versions.comparison(one, other, found))
 
 
 def pin(
@@ -205,8 +205,8 @@ def publish(
     from datetime import datetime, timezone
 
     from lerobot_serve.policies.lerobot.hub import local_folder
-    from lerobot_serve.tools.versions import texts
-    from lerobot_serve.tools.versions.identity import identify
+    from lerobot_serve.tools import versions
+    from lerobot_serve.tools.versions import identify
     from lerobot_serve.versions.manifest import TIME_FORMAT
     from lerobot_serve.versions.publishing import Details, policy_paths, PolicyIdentity
     from lerobot_serve.versions.publishing import publish as publish_folder
@@ -232,8 +232,8 @@ def publish(
         count = progress.begin('publishing', size)
         done = publish_folder(made, source, identity, details, count, follows_links=follow_links)
     entry = made.entry(done.manifest.id)
-    data = {'is_new': done.is_new, 'left_out': done.left_out, **texts.entry_json(entry, made)}
-    return Report(data, texts.published_lines(done, made.path(entry.id)), has_changed=True)
+    data = {'is_new': done.is_new, 'left_out': done.left_out, **versions.entry_json(entry, made)}
+    return Report(data, versions.published_lines(done, made.path(entry.id)), has_changed=True)
 
 
 def _parent(given: str, store: VersionStore) -> str:
@@ -279,8 +279,8 @@ def fetch(
     ] = None,
 ) -> Report:
     """Copy a version from another store or server. Raises UserError."""
-    from lerobot_serve.tools.versions import texts
-    from lerobot_serve.tools.versions.identity import why_not_checked
+    from lerobot_serve.tools import versions
+    from lerobot_serve.tools.versions import why_not_checked
     from lerobot_serve.versions.manifest import Manifest
     from lerobot_serve.versions.store import VersionStore
     from lerobot_serve.versions.transfer.fetching import Fetch
@@ -303,9 +303,11 @@ def fetch(
     data = {
         'is_new': done.is_new,
         'transferred_bytes': done.transferred_bytes,
-        **texts.entry_json(made.entry(done.manifest.id), made),
+        **versions.entry_json(made.entry(done.manifest.id), made),
     }
-    state = f'fetched ({texts.size_text(done.transferred_bytes)})' if done.is_new else 'is there'
+    state = (
+        f'fetched ({versions.size_text(done.transferred_bytes)})' if done.is_new else 'is there'
+    )
     lines = [f'{done.manifest.id} {state}', f'serve it: lerobot-serve serve {folder}']
     return Report(data, lines, has_changed=True)
 

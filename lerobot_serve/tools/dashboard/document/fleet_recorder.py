@@ -17,26 +17,25 @@ from lerobot_serve.contract.records import ServerStatus, ShadowSummary
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.tools.dashboard.commands.loading import Loading
-from lerobot_serve.tools.dashboard.commands.planned import checked_target
-from lerobot_serve.tools.dashboard.document.episodes import Episodes
-from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument, Turn
-from lerobot_serve.tools.dashboard.document.incident_rules import (
+from lerobot_serve.tools.dashboard.command_runner import Loading
+from lerobot_serve.tools.dashboard.document.fleet_document import (
+    bounded,
+    FleetDocument,
+    Json,
+    Turn,
+)
+from lerobot_serve.tools.dashboard.document.history import Decisions, Episodes, Evidence
+from lerobot_serve.tools.dashboard.document.incidents import (
     IncidentFinding,
+    Incidents,
+    instant,
+    Moment,
     robot_findings,
     rollout_finding,
     silence_finding,
     state_finding,
-)
-from lerobot_serve.tools.dashboard.document.incidents import (
-    Incidents,
-    instant,
-    Moment,
     time_of_day,
 )
-from lerobot_serve.tools.dashboard.document.merge_patch import Json
-from lerobot_serve.tools.dashboard.document.printed_numbers import bounded
-from lerobot_serve.tools.dashboard.document.router_history import Decisions, Evidence
 from lerobot_serve.tools.dashboard.document.rows import (
     learner_row,
     robot_row,
@@ -45,11 +44,11 @@ from lerobot_serve.tools.dashboard.document.rows import (
     silent_row,
     with_old_numbers,
 )
-from lerobot_serve.tools.dashboard.evidence.explanations import IncidentPlace
-from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView
-from lerobot_serve.tools.operate.robots.fleet_table import FIELDS, MEASURED
-from lerobot_serve.tools.operate.silent_robots import silent, UNHEARD
+from lerobot_serve.tools.dashboard.evidence import IncidentPlace
+from lerobot_serve.tools.dashboard.planned_commands import checked_target
+from lerobot_serve.tools.operate.fleet_state import RobotView, RouterView, silent, UNHEARD
+from lerobot_serve.tools.operate.learners import LearnerView
+from lerobot_serve.tools.operate.robots import FIELDS, MEASURED
 
 NOISY_PERIOD_S, SETTLED_S = 1.0, 3.0
 # of a robot, without the numbers that are new with every message

@@ -14,12 +14,16 @@ from lerobot_serve.contract.records import GuardState, ServerStatus, ShadowSumma
 from lerobot_serve.contract.types import Constants
 from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.parameters import RouterParameters
-from lerobot_serve.tools.dashboard.document.merge_patch import Json, without_nulls
-from lerobot_serve.tools.dashboard.document.printed_numbers import bounded, significant
+from lerobot_serve.tools.dashboard.document.fleet_document import (
+    bounded,
+    Json,
+    significant,
+    without_nulls,
+)
 from lerobot_serve.tools.operate.commands import rollout_rule
 from lerobot_serve.tools.operate.fleet_state import headroom, RobotView, RouterView
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView
-from lerobot_serve.tools.operate.robots.fleet_table import (
+from lerobot_serve.tools.operate.learners import LearnerView
+from lerobot_serve.tools.operate.robots import (
     FIELDS,
     is_stopped,
     MOVING_RUNG,

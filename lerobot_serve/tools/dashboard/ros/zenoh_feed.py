@@ -16,10 +16,9 @@ from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.errors import Malformed
 from lerobot_serve.contract.names import node_name
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.recording.zenoh_recording import ZenohRecording
-from lerobot_serve.tools.bags.service_events import TOPIC_END
-from lerobot_serve.tools.dashboard.robot.robot_messages import RobotMessages
+from lerobot_serve.tools.bags.message import BagMessage, TOPIC_END
+from lerobot_serve.tools.bags.zenoh_recording import ZenohRecording
+from lerobot_serve.tools.dashboard.robot_messages import RobotMessages
 from lerobot_serve.zenoh.settings import ZenohSettings
 
 KEPT_EVENTS, KEPT_CHUNKS, RETRY_S = 256, 64, 10.0

@@ -17,7 +17,7 @@ from lerobot_serve.edge.robot import command_messages
 from lerobot_serve.edge.robot.description import CameraInput, RobotDescription, StateSource
 from lerobot_serve.edge.ros import sensor_messages
 from lerobot_serve.ros.subscriptions import decode_message
-from lerobot_serve.tools.bags.images import pixels_of, RAW_TYPE, RawImage
+from lerobot_serve.tools.bags.message import pixels_of, RAW_TYPE, RawImage
 from lerobot_serve.tools.dataset.features import to_millimetres
 
 FLOAT_DEPTH = '32FC1'

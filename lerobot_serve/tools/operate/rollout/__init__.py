@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The verbs of a rollout: its rules, its view, and the loading of policies.
-
-The verbs and the dashboard call it, in their thread.
+The verbs of a rollout: its view, the loading of policies, and what the traces of routers say about
+the past. The verbs and the dashboard call it, in their thread.
 """

@@ -17,8 +17,7 @@ from lerobot_serve.router.canary.plan import CanaryPlan
 from lerobot_serve.router.canary.states import CanaryPhase, ON_TRIAL
 from lerobot_serve.router.parameters import RouterParameters
 from lerobot_serve.tools.operate.fleet_state import headroom, RouterView, shown
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView
-from lerobot_serve.tools.operate.learners.learner_view import learner_parts, learners_json
+from lerobot_serve.tools.operate.learners import learner_parts, learners_json, LearnerView
 from lerobot_serve.tools.output.report import Facts, Part, Report
 from lerobot_serve.tools.output.text import without_controls
 

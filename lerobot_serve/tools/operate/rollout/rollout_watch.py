@@ -15,14 +15,13 @@ from rich.live import Live
 from rich.text import Text
 
 from lerobot_serve.contract.records import ShadowSummary
+from lerobot_serve.tools.operate import learners
 from lerobot_serve.tools.operate.fleet_state import RouterView
-from lerobot_serve.tools.operate.learners import learner_view
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView
+from lerobot_serve.tools.operate.learners import LearnerView
 from lerobot_serve.tools.operate.operations import read_settings
 from lerobot_serve.tools.operate.rollout import rollout_view
-from lerobot_serve.tools.output.json_text import json_text
 from lerobot_serve.tools.output.report import Report
-from lerobot_serve.tools.output.text import without_controls
+from lerobot_serve.tools.output.text import json_text, without_controls
 
 if TYPE_CHECKING:
     from lerobot_serve.tools.operate.fleet_client import FleetClient
@@ -116,7 +115,7 @@ class RolloutWatch:
     def _poll_learners(self) -> list[str]:
         """Take the newest states of the learners, and return what has changed."""
         before, self._learners = self._learners, self._client.last_learners()
-        return learner_view.changes(before, self._learners)
+        return learners.changes(before, self._learners)
 
     def text(self, shadow: ShadowSummary | None = None, shown: int = DECISIONS_SHOWN) -> str:
         """Return the view and the newest changes."""

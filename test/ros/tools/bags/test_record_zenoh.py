@@ -14,15 +14,16 @@ from support.nodes.recorder_process import recorder
 from support.nodes.zenoh_links import free_endpoint
 from support.zenoh.access_rig import Keys, SITE
 
-from lerobot_serve.tools.bags.message import CHUNK, OBSERVATION
-from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording.node import message_class
-from lerobot_serve.tools.bags.request_pairs import RequestPairer
-from lerobot_serve.tools.bags.service_events import (
+from lerobot_serve.tools.bags.message import (
+    CHUNK,
     is_service_event,
+    OBSERVATION,
     OPEN_SESSION,
     read_open_session,
 )
+from lerobot_serve.tools.bags.node import message_class
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.bags.request_pairs import RequestPairer
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.zenoh.link import ZenohLink
 from lerobot_serve.zenoh.settings import ZenohSettings

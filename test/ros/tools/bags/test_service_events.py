@@ -15,8 +15,8 @@ from support.contract.wire_examples import patient, texts, uint
 
 from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.errors import Malformed
-from lerobot_serve.tools.bags.recording.node import message_class, TopicFilter
-from lerobot_serve.tools.bags.service_events import OPEN_SESSION, read_open_session
+from lerobot_serve.tools.bags.message import OPEN_SESSION, read_open_session
+from lerobot_serve.tools.bags.node import message_class, TopicFilter
 from lerobot_serve_interfaces.msg import CameraSpec, Extension
 from lerobot_serve_interfaces.srv import OpenSession
 

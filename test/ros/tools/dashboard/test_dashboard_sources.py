@@ -14,9 +14,9 @@ import pytest
 from lerobot_serve.ros.contract.service_bytes import encode
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
 from lerobot_serve.tools.dashboard.document.fleet_recorder import FleetRecorder, ROBOT
-from lerobot_serve.tools.dashboard.robot.robot_messages import RobotMessages
-from lerobot_serve.tools.dashboard.ros import parameter_reader, zenoh_feed
-from lerobot_serve.tools.dashboard.ros.fleet_poll import FleetPoll
+from lerobot_serve.tools.dashboard.robot_messages import RobotMessages
+from lerobot_serve.tools.dashboard.ros import fleet_poll, zenoh_feed
+from lerobot_serve.tools.dashboard.ros.fleet_poll import FleetPoll, ParameterReader
 from lerobot_serve.tools.dashboard.ros.fleet_topics import (
     FleetTopics,
     GRAPH_LIMIT_S,
@@ -24,7 +24,6 @@ from lerobot_serve.tools.dashboard.ros.fleet_topics import (
     GRAPH_SHARE,
     WatchedSource,
 )
-from lerobot_serve.tools.dashboard.ros.parameter_reader import ParameterReader
 from lerobot_serve.tools.dashboard.ros.zenoh_feed import ZenohFeed
 from lerobot_serve.tools.operate.fleet_state import RobotView
 from lerobot_serve.tools.operate.outcome import NotReached
@@ -106,7 +105,7 @@ def test_a_router_that_changes_while_it_is_read_is_read_again():
     reader.settings(ROUTER, 'b', 0.2)
     read_next(reader, fleet)
     assert fleet.reads == [ROUTER, ROUTER]
-    reader.settings(ROUTER, 'b', parameter_reader.REFRESH_S)
+    reader.settings(ROUTER, 'b', fleet_poll.REFRESH_S)
     assert reader._asked.qsize() == 0
 
 

@@ -17,7 +17,7 @@ from support.tools.datasets import bag_of, dataset, ids_of, records_of, rows_of
 from benchmarks.recording.example_bag import EdgeBag, ROBOT_FILE
 from lerobot_serve.tools.dataset import convert, lerobot_writer
 from lerobot_serve.tools.dataset.checking import check_dataset, frame_times
-from lerobot_serve.tools.dataset.plans.episodes import MessageKey
+from lerobot_serve.tools.dataset.episodes import MessageKey
 from lerobot_serve.tools.dataset.staging import Staging
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ExecutedAction
 

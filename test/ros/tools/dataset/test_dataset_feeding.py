@@ -13,16 +13,20 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage, Image
 
 from benchmarks.recording.example_bag import EdgeBag, image, Step
-from lerobot_serve.tools.bags.message import BagMessage
+from lerobot_serve.tools.bags.message import BagMessage, head_of
+from lerobot_serve.tools.bags.metadata import BagTopic
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
+from lerobot_serve.tools.dataset.bag_index import index_bags
+from lerobot_serve.tools.dataset.episodes import DatasetError, EpisodePlan
+from lerobot_serve.tools.dataset.executed import plan_recorded
 from lerobot_serve.tools.dataset.features import FrameShape
-from lerobot_serve.tools.dataset.feeding import camera_shapes, RowFeed
-from lerobot_serve.tools.dataset.plans.bag_index import index_bags
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError, EpisodePlan
-from lerobot_serve.tools.dataset.plans.executed import plan_recorded
-from lerobot_serve.tools.dataset.plans.frame_heads import head_of
-from lerobot_serve.tools.dataset.plans.merging import begins_of, groups_of, inputs_of
+from lerobot_serve.tools.dataset.feeding import (
+    begins_of,
+    camera_shapes,
+    groups_of,
+    inputs_of,
+    RowFeed,
+)
 from lerobot_serve.tools.dataset.ros.message_values import MessageValues
 
 FRONT = 'observation.images.front'

@@ -14,7 +14,7 @@ import pytest
 from support.tools.datasets import bag_of, dataset, ids_of, rows_of
 
 from lerobot_serve.tools.dataset.checking import check_dataset
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 
 pytest.importorskip('lerobot')
 pytestmark = [pytest.mark.release, pytest.mark.limit_s(900)]

@@ -15,25 +15,26 @@ from benchmarks.recording.example_bag import EdgeBag, image, NODE, ROBOT_FILE, S
 from lerobot_serve.contract import records
 from lerobot_serve.contract.codec import decode
 from lerobot_serve.errors import WrongCommandLine
+from lerobot_serve.tools.bags.metadata import BagTopic
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
+from lerobot_serve.tools.dataset import as_of
+from lerobot_serve.tools.dataset.as_of import plan_sampled
+from lerobot_serve.tools.dataset.bag_index import BagIndex, index_bags, numbered
+from lerobot_serve.tools.dataset.episodes import (
+    DatasetError,
+    EpisodePlan,
+    is_selected,
+    parse_filter,
+    parse_robot,
+    RecordedRobot,
+)
+from lerobot_serve.tools.dataset.executed import plan_recorded
 from lerobot_serve.tools.dataset.features import (
     camera_columns,
     FrameShape,
     HAS_POLICY_ACTION,
     row_values,
 )
-from lerobot_serve.tools.dataset.plans import as_of
-from lerobot_serve.tools.dataset.plans.as_of import plan_sampled
-from lerobot_serve.tools.dataset.plans.bag_index import BagIndex, index_bags, numbered
-from lerobot_serve.tools.dataset.plans.episodes import (
-    DatasetError,
-    EpisodePlan,
-    is_selected,
-    parse_filter,
-)
-from lerobot_serve.tools.dataset.plans.executed import plan_recorded
-from lerobot_serve.tools.dataset.plans.robot_names import parse_robot, RecordedRobot
 from lerobot_serve.tools.dataset.records import episode_record, Existing
 from lerobot_serve_interfaces.msg import EpisodeOutcome, ExecutedAction
 

@@ -11,7 +11,7 @@ import pytest
 from support.tools.datasets import dataset, records_of, rows_of
 
 from benchmarks.recording.example_bag import BEGIN_NS, EdgeBag, ROBOT_FILE
-from lerobot_serve.tools.dataset.plans.as_of import utc_text
+from lerobot_serve.tools.dataset.as_of import utc_text
 
 HOUR_NS = 3600 * 10**9
 

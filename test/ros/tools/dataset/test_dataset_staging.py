@@ -10,9 +10,9 @@ import sys
 import pytest
 from support.paths import REPOSITORY
 
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError
+from lerobot_serve.tools.dataset.episodes import DatasetError
 from lerobot_serve.tools.dataset.staging import Staging
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 
 EPISODE = 'ab' * 16
 

@@ -21,7 +21,7 @@ from support.processes.stopped_process import halt
 from lerobot_serve.ros.contract.service_call import call_service
 from lerobot_serve.tools.diagnosis.diagnose import diagnose, Diagnosis
 from lerobot_serve.tools.diagnosis.report import diagnosis_report
-from lerobot_serve.tools.output.local_time import TimeOfDay
+from lerobot_serve.tools.output.text import TimeOfDay
 from lerobot_serve_interfaces.msg import EdgeState
 
 ROUTER, ROBOT = '/policy_router', 'robot_1'

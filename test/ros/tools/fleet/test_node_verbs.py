@@ -16,8 +16,7 @@ from support.waiting import wait_until
 
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.fleet.process import ros_arguments
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent, executable_path
 from lerobot_serve_interfaces.msg import EdgeState, RouterState, ServerStatus
 
 NULL = 'null:joints=6,chunk=30,cameras=,fps=30'

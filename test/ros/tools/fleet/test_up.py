@@ -20,8 +20,7 @@ from support.waiting import wait_until
 
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.package_share import shared_file
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent, executable_path
 from lerobot_serve_interfaces.msg import EdgeState, ExecutedAction
 
 START_S, END_S = 90.0, 90.0

@@ -19,7 +19,7 @@ from lerobot_serve.learner.steps import (
     StageJob,
 )
 from lerobot_serve.tools.bags.message import BagError
-from lerobot_serve.tools.dataset.plans.episodes import DatasetError
+from lerobot_serve.tools.dataset.episodes import DatasetError
 from lerobot_serve.tools.dataset.staging import EpisodeSink
 from lerobot_serve.tools.learning import convert
 from lerobot_serve.tools.learning.convert import convert_bags, names_in, stage_bags

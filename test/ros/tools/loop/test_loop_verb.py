@@ -15,8 +15,7 @@ import pytest
 from support.waiting import wait_until
 
 from lerobot_serve.tools.loop.journal import JOURNAL_FILE
-from lerobot_serve.tools.processes.node_processes import executable_path
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent, executable_path
 
 START_S, END_S = 60.0, 30.0
 

@@ -18,8 +18,7 @@ from lerobot_serve.contract.codec import encode
 from lerobot_serve.learner.rounds.states import Phase
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.operate.fleet_client import FleetClient
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView, SILENT_S
-from lerobot_serve.tools.operate.learners.learner_view import learners_json
+from lerobot_serve.tools.operate.learners import learners_json, LearnerView, SILENT_S
 from lerobot_serve_interfaces.msg import LearnerState
 
 LIMIT_S = 20.0

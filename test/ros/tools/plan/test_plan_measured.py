@@ -16,9 +16,8 @@ import time
 import pytest
 
 from lerobot_serve.contract.data_path import chunk as wire_chunk
-from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime
+from lerobot_serve.tools.plan.demand import FleetDemand, ServiceTime, SimulationResult
 from lerobot_serve.tools.plan.simulation import simulate_fleet
-from lerobot_serve.tools.plan.simulation_result import SimulationResult
 
 ROBOTS, INFERENCE_S, SECONDS = 6, 0.04, 4.0
 # of all requests

@@ -21,10 +21,10 @@ from lerobot_serve.contract.data_path.header import read_envelope
 from lerobot_serve.contract.schema import Flag
 from lerobot_serve.ros import qos
 from lerobot_serve.tools.bags.message import CHUNK, OBSERVATION
+from lerobot_serve.tools.bags.message import OPEN_SESSION as OPENED
+from lerobot_serve.tools.bags.metadata import BagTopic
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.writer import BagWriter
-from lerobot_serve.tools.bags.service_events import OPEN_SESSION as OPENED
+from lerobot_serve.tools.bags.writer import BagWriter
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve_interfaces.msg import Observation
 from lerobot_serve_interfaces.srv import OpenSession

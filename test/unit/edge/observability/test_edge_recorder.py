@@ -30,7 +30,7 @@ from lerobot_serve.edge.session.connection import ConnectionEvent
 from lerobot_serve.edge.session.pipeline import EpisodeRequest
 from lerobot_serve.edge.session.transport.fake_transport import reply_bytes
 from lerobot_serve.edge.wiring import load_robot
-from lerobot_serve.tools.audit.checks.command_limits import read_bounds
+from lerobot_serve.tools.audit.command_limits import read_bounds
 from lerobot_serve.tools.audit.engine import CheckStatus
 from lerobot_serve.tools.traces.reader import read_records
 from lerobot_serve.trace.format.records import RequestRecord

@@ -10,8 +10,8 @@ import pytest
 from support.learner.learner_rig import episode
 
 from lerobot_serve.learner.selection import FILTERS, find_bag, is_selected, Place
-from lerobot_serve.tools.dataset.plans.episodes import EpisodePlan, parse_filter
-from lerobot_serve.tools.dataset.plans.episodes import is_selected as is_plan_selected
+from lerobot_serve.tools.dataset.episodes import EpisodePlan, parse_filter
+from lerobot_serve.tools.dataset.episodes import is_selected as is_plan_selected
 
 CHOICES = [each for count in range(4) for each in combinations(FILTERS, count)]
 

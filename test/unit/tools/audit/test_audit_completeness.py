@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import pytest
 from support.tools.audit_rig import accusations, drive, of_driving, result_of
 
-from lerobot_serve.tools.audit.checks.check import ROLLOUT_CHECKS
+from lerobot_serve.tools.audit.check import ROLLOUT_CHECKS
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 from lerobot_serve.tools.audit.report import audit_report
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.stats import time_series
+from lerobot_serve.tools.stats import aggregates
 from lerobot_serve.tools.stats.collect import collect_stats
 from lerobot_serve.tools.stats.report import html_report, stats_report
 from lerobot_serve.trace.format.run_files import TraceError
@@ -233,7 +233,7 @@ def told(folder: str) -> None:
 @pytest.mark.parametrize(('read', 'growth'), [(run_audit, 1.5), (collect_stats, 2)])
 def test_memory_does_not_grow_with_lines(tmp_path, monkeypatch, read, growth):
     # soon full, so that what grows is not they
-    monkeypatch.setattr(time_series, 'BINS', 4)
+    monkeypatch.setattr(aggregates, 'BINS', 4)
     drive(1, episodes=1).write(tmp_path / 'warm')
     read([tmp_path / 'warm'])
     peaks = []

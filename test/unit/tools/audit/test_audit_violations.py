@@ -28,7 +28,7 @@ from support.tools.audit_rig import (
 
 from lerobot_serve.cage.cage import Cage
 from lerobot_serve.cage.description import Interlock, LastCommand
-from lerobot_serve.tools.audit.checks.check import CHECKS, ROLLOUT_CHECKS
+from lerobot_serve.tools.audit.check import CHECKS, ROLLOUT_CHECKS
 from lerobot_serve.tools.audit.engine import CheckStatus, run_audit
 from lerobot_serve.trace.format.run_files import TraceError
 

@@ -15,11 +15,11 @@ from support.tools.audit_rig import accusations, drive, executed, POLICY, result
 from lerobot_serve.client.settings import CLIENT_PREFIX
 from lerobot_serve.gateway.callers.caller import CLIENT_PREFIX as GATEWAY_PREFIX
 from lerobot_serve.router.canary.gate_record import ADMITTED, ADMITTED_BEFORE, SAME_FILES
-from lerobot_serve.tools.audit.checks.rollouts import gate_admission, promotion_evidence
-from lerobot_serve.tools.audit.checks.sticky_slots import StickySlotCheck, UNCOVERED
-from lerobot_serve.tools.audit.checks.uncaged_sessions import UNCAGED
+from lerobot_serve.tools.audit import rollouts
+from lerobot_serve.tools.audit.command_limits import UNCAGED
 from lerobot_serve.tools.audit.engine import AuditResult, CheckResult, CheckStatus, run_audit
 from lerobot_serve.tools.audit.report import audit_report
+from lerobot_serve.tools.audit.sticky_slots import StickySlotCheck, UNCOVERED
 from lerobot_serve.tools.traces.trace_run import TraceRun
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import RecordIds, TraceRecord
@@ -115,11 +115,11 @@ def test_all_ungated_records_are_counted(tmp_path):
 def test_without_a_gate_there_is_nothing_to_judge(tmp_path):
     result, _ = judge(tmp_path / 'none', 'gated', [placed(V2)], gate_folder='')
     assert result.outcome is CheckStatus.NOT_JUDGED
-    assert result.why_not == gate_admission.NO_GATE
+    assert result.why_not == rollouts.NO_GATE
     champion = [placed(V1, slot='a')]
     result, _ = judge(tmp_path / 'idle', 'gated', champion, gate_folder='/gates')
     assert result.outcome is CheckStatus.NOT_JUDGED
-    assert result.why_not == gate_admission.NONE_DROVE
+    assert result.why_not == rollouts.NONE_DROVE
 
 
 BEGUN = [event('began'), event('started', 10)]
@@ -170,7 +170,7 @@ def test_a_promotion_has_its_evidence_or_its_operator(tmp_path, made, lines):
 def test_a_canary_of_before_the_recorded_part_is_not_judged(tmp_path):
     result, _ = judge(tmp_path, 'evidence', [event('promoted', 100)])
     assert result.outcome is CheckStatus.NOT_JUDGED
-    assert result.why_not == promotion_evidence.STARTED_BEFORE
+    assert result.why_not == rollouts.STARTED_BEFORE
     passed = event('passed', 10, **EVIDENCE)
     result, _ = judge(tmp_path / 'other', 'evidence', [passed, event('promoted', 100)])
     assert result.outcome is CheckStatus.HOLDS
@@ -191,7 +191,7 @@ def test_outcomes_that_another_router_of_the_site_received_are_evidence(tmp_path
     leader = [*BEGUN, *MEASURED[:2], PASSED, event('promoted', 100)]
     alone = judge_site(tmp_path, leader=leader)
     assert alone.outcome is CheckStatus.NOT_JUDGED
-    assert alone.why_not == promotion_evidence.OTHERS_MISSING
+    assert alone.why_not == rollouts.OTHERS_MISSING
     # in any order: clocks of two machines are not compared
     assert judge_site(tmp_path, second=MEASURED[2:]).outcome is CheckStatus.HOLDS
 
@@ -225,7 +225,7 @@ def test_a_trace_that_lost_records_proves_no_promotion_wrong(tmp_path):
     lost = records.DropRecord(0, reason='trace_overflow', count=3, item='canary')
     result, found = judge(tmp_path, 'evidence', [*BEGUN, lost, event('promoted', 100)])
     assert result.outcome is CheckStatus.NOT_JUDGED
-    assert result.why_not == promotion_evidence.INCOMPLETE
+    assert result.why_not == rollouts.INCOMPLETE
     # the loss itself is not in the footer
     assert found.outcome is CheckStatus.VIOLATED
 
@@ -239,8 +239,8 @@ def test_a_fleet_without_a_rollout_is_judged_by_its_driving_alone(tmp_path):
 
 
 def test_the_names_are_those_of_the_router():
-    assert set(gate_admission.ADMITTING) == {*ADMITTED, SAME_FILES}
-    assert gate_admission.ADMITTED_BEFORE == ADMITTED_BEFORE
+    assert set(rollouts.ADMITTING) == {*ADMITTED, SAME_FILES}
+    assert rollouts.ADMITTED_BEFORE == ADMITTED_BEFORE
 
 
 MS = 1_000_000

@@ -33,10 +33,10 @@ from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.names import is_topic
 from lerobot_serve.tools.bags.mcap_file import MAGIC
 from lerobot_serve.tools.bags.message import BagError, BagMessage
+from lerobot_serve.tools.bags.metadata import BagTopic, OfferedProfile
 from lerobot_serve.tools.bags.reader import Bag, is_bag
-from lerobot_serve.tools.bags.recording.metadata import BagTopic, OfferedProfile
-from lerobot_serve.tools.bags.recording.zenoh_recording import recorded_key, selectors, SERVICES
 from lerobot_serve.tools.bags.request_pairs import is_no_second_draw, is_robot_reply_topic
+from lerobot_serve.tools.bags.zenoh_recording import recorded_key, selectors, SERVICES
 from lerobot_serve.zenoh.keys import PURPOSES, Role, ServerKeys
 from lerobot_serve.zenoh.server_endpoint import RECORDED
 

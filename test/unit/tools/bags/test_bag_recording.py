@@ -12,18 +12,18 @@ import pytest
 from support.tools.bag_rig import texts
 
 from lerobot_serve.tools.bags.message import BagMessage
-from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording.metadata import BagTopic
-from lerobot_serve.tools.bags.recording.type_definitions import (
+from lerobot_serve.tools.bags.metadata import (
+    BagTopic,
     referenced_types,
     SEPARATOR,
     type_definition,
 )
-from lerobot_serve.tools.bags.recording.write_queue import (
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.bags.write_queue import (
     RecordingLimits,
     WriteQueue,
 )
-from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.bags.writer import BagWriter
 
 A = BagTopic('/a', 'std_msgs/msg/String')
 LIMIT_S = 10.0
@@ -128,7 +128,7 @@ def test_a_full_disk_ends_it_and_leaves_what_was_written(writer, monkeypatch):
         room[0] -= len(part)
         return write(handle, part)
 
-    monkeypatch.setattr('lerobot_serve.tools.bags.recording.writer.os.write', write_until_full)
+    monkeypatch.setattr('lerobot_serve.tools.bags.writer.os.write', write_until_full)
     recording.add(A)
     thread = run(recording)
     while not ended.is_set():

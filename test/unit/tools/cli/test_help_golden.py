@@ -10,9 +10,14 @@ import sys
 import pytest
 from support.golden import Golden
 
-from lerobot_serve.tools.cli.installed_verbs import installed_verbs, OWN_PACKAGE
+from lerobot_serve.tools.cli.installed_verbs import (
+    installed_verbs,
+    listed_by_topic,
+    OTHERS,
+    OWN_PACKAGE,
+    TOPICS,
+)
 from lerobot_serve.tools.cli.main import main, parser
-from lerobot_serve.tools.cli.topics import listed_by_topic, OTHERS, TOPICS
 
 
 def helps(of: argparse.ArgumentParser) -> Iterator[str]:

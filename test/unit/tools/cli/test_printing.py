@@ -17,9 +17,9 @@ from support.waiting import wait_until
 
 from lerobot_serve.tools.cli import progress
 from lerobot_serve.tools.cli.progress import progress_text
-from lerobot_serve.tools.processes.parent_death import end_with_parent
-from lerobot_serve.tools.traces.query import TraceQuery
+from lerobot_serve.tools.processes import end_with_parent
 from lerobot_serve.tools.traces.reader import ReportBytes
+from lerobot_serve.tools.traces.trace_run import TraceQuery
 from lerobot_serve.trace.format.run_files import SCHEMA_VERSION, TraceError
 
 ROUTE = 'sys.exit(main(["route", "--split", "50", "ep_ü"]))'
@@ -182,7 +182,7 @@ def test_a_conversion_is_never_more_than_done(done_gb, text):
 # starts a child, says its number, and waits to be killed
 PARENT = """
 import subprocess, sys
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 child = subprocess.Popen(end_with_parent(['sleep', '600']))
 print(child.pid, flush=True)
 sys.stdin.read()

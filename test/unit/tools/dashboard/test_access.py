@@ -19,7 +19,7 @@ from lerobot_serve.access.token_file import (
     WrongTokens,
 )
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.dashboard.access import (
+from lerobot_serve.tools.dashboard.http.guards import (
     check_access,
     host_name,
     is_known_host,

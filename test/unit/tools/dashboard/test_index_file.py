@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from lerobot_serve.tools.dashboard.http.page_files import FOLDER, INDEX
+from lerobot_serve.tools.dashboard.http.guards import FOLDER, INDEX
 
 SOURCE = (FOLDER / INDEX).read_text()
 LINE_LENGTH = 99

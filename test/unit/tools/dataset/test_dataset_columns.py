@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lerobot_serve.tools.dataset.agreement import _is_labelled
+from lerobot_serve.tools.dataset.checking import _is_labelled
 from lerobot_serve.tools.dataset.features import differences, SUCCESS, to_millimetres
 
 

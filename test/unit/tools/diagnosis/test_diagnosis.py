@@ -14,9 +14,9 @@ from support.tools.diagnosis_rig import LENGTH_S, Scene, scene, STALL_S, story_o
 
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.diagnosis.report import outcome
-from lerobot_serve.tools.diagnosis.timeline_event import describe_record
-from lerobot_serve.tools.operate.past.history import Decision, decision_line
-from lerobot_serve.tools.output.local_time import (
+from lerobot_serve.tools.diagnosis.timeline import describe_record
+from lerobot_serve.tools.operate.rollout.history import Decision, decision_line
+from lerobot_serve.tools.output.text import (
     DAY_S,
     format_local,
     format_utc,

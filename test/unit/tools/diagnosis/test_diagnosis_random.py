@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 import pytest
 from support.tools.diagnosis_rig import header, ROBOTS, ROLES, Scene, scene, story_of
 
-from lerobot_serve.tools.diagnosis.causes.process_causes import SESSION_LOST
-from lerobot_serve.tools.diagnosis.causes.server_causes import POLICY_FAILURES, QUOTA
-from lerobot_serve.tools.diagnosis.diagnose import diagnose
-from lerobot_serve.tools.diagnosis.median_shift import BEFORE_MIN
+from lerobot_serve.tools.diagnosis.diagnose import diagnose, RULES, RuleStatus
+from lerobot_serve.tools.diagnosis.process_causes import SESSION_LOST
 from lerobot_serve.tools.diagnosis.report import diagnosis_report, outcome
-from lerobot_serve.tools.diagnosis.rules import RULES, RuleStatus
-from lerobot_serve.tools.output.local_time import parse_time_of_day
+from lerobot_serve.tools.diagnosis.server_causes import POLICY_FAILURES, QUOTA
+from lerobot_serve.tools.diagnosis.window_facts import BEFORE_MIN
+from lerobot_serve.tools.output.text import parse_time_of_day
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import Record
 

@@ -20,21 +20,20 @@ from support.tools.diagnosis_rig import (
     without_footer,
 )
 
-from lerobot_serve.tools.diagnosis import rules
-from lerobot_serve.tools.diagnosis.causes import server_causes
-from lerobot_serve.tools.diagnosis.causes.finding import (
+from lerobot_serve.tools.diagnosis import diagnose as rules
+from lerobot_serve.tools.diagnosis import server_causes
+from lerobot_serve.tools.diagnosis.diagnose import diagnose, GOOD_SHARE, RULES, RuleStatus
+from lerobot_serve.tools.diagnosis.finding import (
     CauseFinding,
     explained_shares,
     length_s,
     union,
     without,
 )
-from lerobot_serve.tools.diagnosis.diagnose import diagnose
-from lerobot_serve.tools.diagnosis.joined_request import JoinedRequest, JoinKey, PeerRecord
-from lerobot_serve.tools.diagnosis.median_shift import median_shift
 from lerobot_serve.tools.diagnosis.report import diagnosis_report, outcome
-from lerobot_serve.tools.diagnosis.rules import GOOD_SHARE, RULES, RuleStatus
-from lerobot_serve.tools.output.local_time import parse_time_of_day
+from lerobot_serve.tools.diagnosis.timeline import JoinedRequest, JoinKey, PeerRecord
+from lerobot_serve.tools.diagnosis.window_facts import median_shift
+from lerobot_serve.tools.output.text import parse_time_of_day
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import RequestRecord

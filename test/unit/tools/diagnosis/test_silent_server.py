@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from support.tools.diagnosis_rig import BOOTED_S, ROUGH_S, Scene, scene, STALL_S, STILL_S
 
-from lerobot_serve.tools.diagnosis.diagnose import diagnose
-from lerobot_serve.tools.diagnosis.rules import RuleResult
+from lerobot_serve.tools.diagnosis.diagnose import diagnose, RuleResult
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import encode
 from lerobot_serve.trace.format.records import Record, RecordIds

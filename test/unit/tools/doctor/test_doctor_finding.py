@@ -22,7 +22,7 @@ from lerobot_serve.tools.doctor.finding import (
     WITH_REMEDY,
     worst_level,
 )
-from lerobot_serve.tools.doctor.speed import (
+from lerobot_serve.tools.doctor.machine import (
     check_capacity,
     check_forward_time,
     PolicySpeed,

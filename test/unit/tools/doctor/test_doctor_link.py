@@ -14,7 +14,7 @@ from support.tools.findings import listed
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.doctor.finding import FindingLevel
 from lerobot_serve.tools.doctor.link import check_link, LinkFacts, probe_link
-from lerobot_serve.tools.keys.identity import KeyRole
+from lerobot_serve.tools.keys.access import KeyRole
 from lerobot_serve.tools.keys.site import make_site, opened_site
 from lerobot_serve.tools.link.survey import LinkSurvey, Participant, ServerAnswers
 from lerobot_serve.zenoh.credentials import check_credentials, Credentials

@@ -31,6 +31,7 @@ from lerobot_serve.policies.lerobot.checkpoint.checkpoint import Checkpoint
 from lerobot_serve.policies.registry import detect_kind
 from lerobot_serve.server.parameters import ServerParameters
 from lerobot_serve.tools.doctor.finding import FindingLevel
+from lerobot_serve.tools.doctor.machine import check_capacity, check_forward_time
 from lerobot_serve.tools.doctor.policy import (
     examine_policy,
     is_exclusive,
@@ -43,7 +44,6 @@ from lerobot_serve.tools.doctor.robot import (
     check_robot_file,
     EXAMPLES_OF,
 )
-from lerobot_serve.tools.doctor.speed import check_capacity, check_forward_time
 
 REACH = REPOSITORY / 'config' / 'policies' / 'reach'
 FEATURES = {

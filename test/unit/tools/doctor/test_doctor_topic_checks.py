@@ -12,14 +12,14 @@ from support.edge.robot_rig import ROBOTS, SIM_ARM
 from support.tools.findings import listed
 
 from lerobot_serve.edge.robot.file import load
+from lerobot_serve.tools.doctor import ros2_control
 from lerobot_serve.tools.doctor.finding import FindingLevel
-from lerobot_serve.tools.doctor.ros_graph import ros2_control
-from lerobot_serve.tools.doctor.ros_graph.ros2_control import (
+from lerobot_serve.tools.doctor.ros2_control import (
     ControllerFacts,
     ControllerManagerFacts,
     TIMEOUTS,
 )
-from lerobot_serve.tools.doctor.ros_graph.topics import (
+from lerobot_serve.tools.doctor.topics import (
     check_commands,
     check_input,
     CommandTopic,

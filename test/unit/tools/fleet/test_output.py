@@ -12,25 +12,28 @@ import threading
 import pytest
 from support.waiting import wait_until
 
-from lerobot_serve.tools.fleet.output import queued_lines
-from lerobot_serve.tools.fleet.output.prefixed_output import (
-    LINE_LIMIT,
-    LineBuffer,
-    PrefixedOutput,
-    wants_colours,
-)
-from lerobot_serve.tools.fleet.output.queued_lines import QueuedLines, write_all
-from lerobot_serve.tools.fleet.plan import FleetProcess, Stage, with_own_state
-from lerobot_serve.tools.fleet.restarts import (
+from lerobot_serve.tools.fleet import process_output
+from lerobot_serve.tools.fleet.process import (
     Action,
     decide,
     delay_s,
     Ending,
     ending_of,
+    FleetProcess,
     LONGEST_DELAY_S,
     QUICK_FAILURES,
     QUICK_S,
     Reaction,
+    Stage,
+    with_own_state,
+)
+from lerobot_serve.tools.fleet.process_output import (
+    LINE_LIMIT,
+    LineBuffer,
+    PrefixedOutput,
+    QueuedLines,
+    wants_colours,
+    write_all,
 )
 
 LIMIT_S = 30.0
@@ -81,7 +84,7 @@ def test_lines_arrive_in_order(reader, lines):
 
 
 def test_a_reader_that_stops_blocks_nobody_and_learns_what_it_missed(reader, lines, monkeypatch):
-    monkeypatch.setattr(queued_lines, 'LINES_LIMIT', 3)
+    monkeypatch.setattr(process_output, 'LINES_LIMIT', 3)
     stop_reading(reader, lines)
     for number in range(10):
         lines.write(str(number))
@@ -94,11 +97,11 @@ def test_a_reader_that_stops_blocks_nobody_and_learns_what_it_missed(reader, lin
 
 
 def test_the_number_is_in_the_place_of_the_dropped_lines(reader, lines, monkeypatch):
-    monkeypatch.setattr(queued_lines, 'LINES_LIMIT', 2)
+    monkeypatch.setattr(process_output, 'LINES_LIMIT', 2)
     stop_reading(reader, lines)
     for text in ('0', '1', 'lost'):
         lines.write(text)
-    monkeypatch.setattr(queued_lines, 'LINES_LIMIT', 10)
+    monkeypatch.setattr(process_output, 'LINES_LIMIT', 10)
     lines.write('2')
     reader.reads.set()
     wait_until(lambda: '2' in reader.lines, 'all are written')
@@ -106,7 +109,7 @@ def test_the_number_is_in_the_place_of_the_dropped_lines(reader, lines, monkeypa
 
 
 def test_long_lines_count_by_their_length(reader, lines, monkeypatch):
-    monkeypatch.setattr(queued_lines, 'CHARACTERS_LIMIT', 10)
+    monkeypatch.setattr(process_output, 'CHARACTERS_LIMIT', 10)
     stop_reading(reader, lines)
     for text in ('12345', '67890', 'x'):
         lines.write(text)

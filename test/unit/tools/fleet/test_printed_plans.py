@@ -23,10 +23,9 @@ from lerobot_serve.sim.parameters import SimParameters
 from lerobot_serve.tools.cli.verbs import dashboard as verb
 from lerobot_serve.tools.cli.verbs import record as record_verb
 from lerobot_serve.tools.cli.verbs import up
-from lerobot_serve.tools.fleet.output.launch_file import launch_text
-from lerobot_serve.tools.fleet.output.systemd_units import quoted, unit_files
-from lerobot_serve.tools.fleet.plan import fleet_plan, FleetProcess, Stage
-from lerobot_serve.tools.fleet.process import as_yaml
+from lerobot_serve.tools.fleet.plan import fleet_plan
+from lerobot_serve.tools.fleet.printed_plans import launch_text, quoted, unit_files
+from lerobot_serve.tools.fleet.process import as_yaml, FleetProcess, Stage
 from lerobot_serve.tools.fleet.sections import Dashboard, Recording
 
 FLEETS = REPOSITORY / 'config' / 'fleets'

@@ -16,10 +16,9 @@ import pytest
 from support.waiting import wait_until
 
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.fleet import restarts, supervisor
-from lerobot_serve.tools.fleet.output.prefixed_output import PrefixedOutput
-from lerobot_serve.tools.fleet.output.queued_lines import QueuedLines, write_all
-from lerobot_serve.tools.fleet.plan import FleetProcess, Stage
+from lerobot_serve.tools.fleet import process, supervisor
+from lerobot_serve.tools.fleet.process import FleetProcess, Stage
+from lerobot_serve.tools.fleet.process_output import PrefixedOutput, QueuedLines, write_all
 from lerobot_serve.tools.fleet.supervisor import status_text, Supervisor
 
 # says that it runs, waits for SIGINT as a node does, says goodbye
@@ -113,8 +112,8 @@ def fleet() -> Callable[..., Fleet]:
 
 @pytest.fixture(autouse=True)
 def short_delays(monkeypatch):
-    monkeypatch.setattr(restarts, 'FIRST_DELAY_S', 0.01)
-    monkeypatch.setattr(restarts, 'LONGEST_DELAY_S', 0.01)
+    monkeypatch.setattr(process, 'FIRST_DELAY_S', 0.01)
+    monkeypatch.setattr(process, 'LONGEST_DELAY_S', 0.01)
 
 
 def test_ctrl_c_ends_robots_then_simulations_then_router_then_servers(fleet):

@@ -18,7 +18,7 @@ from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.loop import journal
 from lerobot_serve.tools.loop.history import entry_line, entry_text, summarize, summary_lines
 from lerobot_serve.tools.loop.journal import Journal, JOURNAL_FILE, JournalEntry, read_journal
-from lerobot_serve.tools.loop.verb_process import INTERRUPTED, run_verb
+from lerobot_serve.tools.loop.observing import INTERRUPTED, run_verb
 from lerobot_serve.versions.store import VersionStore
 
 

@@ -28,7 +28,7 @@ from support.night.night import Night
 from support.night.world import Fate, FIRST_RATE
 
 from lerobot_serve.learner.versions import lineage
-from lerobot_serve.tools.cli.rollout import reading
+from lerobot_serve.tools.cli import rollout_steps
 from lerobot_serve.tools.loop import journal
 from lerobot_serve.tools.loop.journal import read_journal
 
@@ -63,7 +63,7 @@ def test_a_night_alone_and_its_story_in_the_morning(folder, monkeypatch, seed):
     check_night(night)
     wall = night.clock.wall()
     monkeypatch.setattr(journal, 'utc_now', lambda: wall)
-    monkeypatch.setattr(reading, 'time', SimpleNamespace(time=wall.timestamp))
+    monkeypatch.setattr(rollout_steps, 'time', SimpleNamespace(time=wall.timestamp))
     check_loop_history(night)
     check_rollout_history(night)
     check_audit(night)

@@ -11,18 +11,20 @@ from lerobot_serve.contract.records import CanaryState
 from lerobot_serve.router.canary.plan import parse_plan
 from lerobot_serve.router.canary.states import CanaryPhase, CanaryTrigger, TRANSITIONS
 from lerobot_serve.tools.operate.commands import (
+    OTHER_POLICY_RULES,
+    ROBOT_RULES,
     rollout_rule,
+    ROLLOUT_RULES,
     slot_rule,
+    SLOT_RULES,
 )
 from lerobot_serve.tools.operate.fleet_state import waits_for_start
-from lerobot_serve.tools.operate.rollout.rollout_rules import OTHER_POLICY_RULES, ROLLOUT_RULES
 from lerobot_serve.tools.operate.rollout.steering import (
     drain_consequence,
     restore_consequence,
     split_refusal,
 )
 from lerobot_serve.tools.operate.rule import Effect, RobotVerb, Rule, SlotVerb, Verb
-from lerobot_serve.tools.operate.slot_rules import ROBOT_RULES, SLOT_RULES
 
 DO, NOTHING, REFUSE = Effect.DO, Effect.NOTHING, Effect.REFUSE
 PHASES = ('OFF', 'WAITING', 'RUNNING', 'UNDECIDED', 'PAUSED', 'PROMOTED', 'ROLLED_BACK')

@@ -13,10 +13,10 @@ from support.tools.operator_states import robot_of
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.operate import silent_robots
+from lerobot_serve.tools.operate import fleet_state
 from lerobot_serve.tools.operate.names import natural_order
 from lerobot_serve.tools.operate.outcome import ResultUnknown
-from lerobot_serve.tools.operate.robots.every_robot import (
+from lerobot_serve.tools.operate.robots import (
     every_robot_rule,
     EVERY_VERBS,
     exit_status,
@@ -96,7 +96,7 @@ def test_only_paused_robots_are_resumed_and_a_silent_one_is_refused():
     robots = [
         robot_of(node(2), paused=True),
         robot_of(node(10)),
-        silent_robots.silent(robot_of(node(3)), silent_robots.MISSING, 20.0),
+        fleet_state.silent(robot_of(node(3)), fleet_state.MISSING, 20.0),
     ]
     fleet = FleetOfRobots()
     results = resume_every_robot(fleet, robots, '', lambda _: None)

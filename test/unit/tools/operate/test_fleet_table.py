@@ -10,10 +10,10 @@ import re
 import pytest
 from support.tools.operator_states import changed, EDGE_NAMES, robot_of, RUNG_NAMES
 
-from lerobot_serve.tools.operate import silent_robots
+from lerobot_serve.tools.operate import fleet_state
 from lerobot_serve.tools.operate.commands import robot_rule
 from lerobot_serve.tools.operate.fleet_state import RobotView, SILENT
-from lerobot_serve.tools.operate.robots.fleet_table import (
+from lerobot_serve.tools.operate.robots import (
     robots_report,
     SEVERITY,
     severity,
@@ -101,9 +101,9 @@ def test_a_robot_that_only_an_operator_starts_again_says_so():
     assert 'STREAMING (paused)' in robots_report([paused]).as_text()
 
 
-HUNG = silent_robots.silent(
+HUNG = fleet_state.silent(
     robot(9, rung='STOP_SERVICE', queue_remaining_s=1.5, round_trip_ms=40.0),
-    silent_robots.HUNG,
+    fleet_state.HUNG,
     25.0,
 )
 
@@ -113,13 +113,11 @@ HUNG = silent_robots.silent(
     [
         (HUNG, 'silent for 25 s: sends no new state: it hangs or its link is cut'),
         (
-            silent_robots.silent(
-                RobotView('/robot_9/edge_controller'), silent_robots.MISSING, 600.0
-            ),
+            fleet_state.silent(RobotView('/robot_9/edge_controller'), fleet_state.MISSING, 600.0),
             'silent for 10 min: not found; it hangs, its link is cut, or it was stopped',
         ),
         (
-            silent_robots.silent(RobotView('/robot_9/edge_controller'), silent_robots.MUTE),
+            fleet_state.silent(RobotView('/robot_9/edge_controller'), fleet_state.MUTE),
             'silent: found, and sends no state: it hangs or its link is cut',
         ),
     ],
@@ -149,7 +147,7 @@ def test_no_verb_that_may_start_motion_acts_on_a_silent_robot(verb):
     [
         HUNG,
         changed(HUNG, paused=True),
-        silent_robots.silent(RobotView('/robot_9/edge'), silent_robots.MUTE),
+        fleet_state.silent(RobotView('/robot_9/edge'), fleet_state.MUTE),
     ],
 )
 def test_a_pause_of_a_silent_robot_is_tried(silent):

@@ -11,11 +11,10 @@ import pytest
 from support.paths import REPOSITORY
 from support.time_zone import time_zone
 
+from lerobot_serve.tools.cli import rollout_steps
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.cli.rollout import reading
-from lerobot_serve.tools.cli.rollout.reading import since_argument
-from lerobot_serve.tools.operate.past.history import history_report, read_history
-from lerobot_serve.tools.operate.past.history_words import decision_text
+from lerobot_serve.tools.cli.rollout_steps import since_argument
+from lerobot_serve.tools.operate.rollout.history import decision_text, history_report, read_history
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.records import CanaryRecord, fields_of, RecordIds, TraceRecord
 
@@ -101,13 +100,13 @@ def test_decisions_of_routers_and_outcomes_of_robots(tmp_path):
 )
 def test_a_watch_begins_with_the_decisions_of_its_router(tmp_path, monkeypatch, router, whats):
     written(tmp_path)
-    monkeypatch.setattr(reading.time, 'time', lambda: 400.0)
+    monkeypatch.setattr(rollout_steps.time, 'time', lambda: 400.0)
     watch = SimpleNamespace(past=[])
-    reading.add_past(watch, router, str(tmp_path))
+    rollout_steps.add_past(watch, router, str(tmp_path))
     assert len(watch.past) == len(whats)
     assert all(what in line for what, line in zip(whats, watch.past, strict=True))
     for nowhere in ('', str(tmp_path / 'elsewhere'), str(tmp_path / 'router' / 'x')):
-        reading.add_past(watch, router, nowhere)
+        rollout_steps.add_past(watch, router, nowhere)
     assert len(watch.past) == len(whats)
 
 

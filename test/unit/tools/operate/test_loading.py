@@ -12,7 +12,7 @@ from support.tools.operator_states import changed, replica_of, robot_of, router_
 from lerobot_serve.contract.records import ReplicaState
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.operate import silent_robots
+from lerobot_serve.tools.operate import fleet_state
 from lerobot_serve.tools.operate.outcome import NotReached, PartlyDone, ResultUnknown
 from lerobot_serve.tools.operate.rollout.replica_loading import (
     check_root,
@@ -162,7 +162,7 @@ def test_an_episode_of_a_robot_over_zenoh_is_waited_for():
 
 def test_the_last_known_episode_of_a_silent_robot_is_waited_for():
     before = robot_of('/r1/edge', slot='a', episode_id='ep_1', server='/r')
-    client = fleet(robots=[silent_robots.silent(before, silent_robots.HUNG, 25.0)], then=before)
+    client = fleet(robots=[fleet_state.silent(before, fleet_state.HUNG, 25.0)], then=before)
     with pytest.raises(UserError, match=r'ep_1 in slot a; it is silent for 25 s.*Nothing was'):
         wait_until_empty(client.loader, 'a', '/r')
     (line,) = client.lines
@@ -174,8 +174,8 @@ def test_the_last_known_episode_of_a_silent_robot_is_waited_for():
 @pytest.mark.parametrize(
     'silent',
     [
-        silent_robots.silent(robot_of('/r1/edge'), silent_robots.MUTE),
-        silent_robots.silent(robot_of('/r1/edge'), silent_robots.MISSING, 600.0),
+        fleet_state.silent(robot_of('/r1/edge'), fleet_state.MUTE),
+        fleet_state.silent(robot_of('/r1/edge'), fleet_state.MISSING, 600.0),
     ],
 )
 def test_a_silent_robot_without_a_last_state_is_reported(silent):

@@ -12,7 +12,7 @@ from support.tools.operator_states import canary_of, changed, robot_of, router_o
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.operate import silent_robots
+from lerobot_serve.tools.operate import fleet_state
 from lerobot_serve.tools.operate.commands import rollout_rule
 from lerobot_serve.tools.operate.fleet_state import RouterView
 from lerobot_serve.tools.operate.operations import RECORD_S, run_robot_verb, run_rule, set_split
@@ -192,7 +192,7 @@ def test_a_reason_that_nobody_records_is_said():
 
 def test_a_pause_that_is_not_reached_says_how_to_stop_the_robot():
     by_hand = 'if it moves, stop it at its power or its stop button$'
-    silent = silent_robots.silent(changed(ROBOT, paused=True), silent_robots.HUNG, 25.0)
+    silent = fleet_state.silent(changed(ROBOT, paused=True), fleet_state.HUNG, 25.0)
     for robot in (ROBOT, silent):
         with pytest.raises(NotReached, match=f'not there; {by_hand}'):
             run_robot_verb(FakeClient(reply=NotReached('not there')), robot, RobotVerb.PAUSE)

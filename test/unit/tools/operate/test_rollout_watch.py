@@ -14,9 +14,9 @@ from support.tools.operator_states import canary_of, changed, learner_of, router
 
 from lerobot_serve.contract.records import GuardState, ShadowSummary
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.cli.rollout import loading
+from lerobot_serve.tools.cli import rollout_loading
 from lerobot_serve.tools.operate.fleet_state import RouterView
-from lerobot_serve.tools.operate.learners.learner_state import LearnerView
+from lerobot_serve.tools.operate.learners import LearnerView
 from lerobot_serve.tools.operate.outcome import Result
 from lerobot_serve.tools.operate.rollout.replica_loading import ServerLoader
 from lerobot_serve.tools.operate.rollout.rollout_watch import RolloutWatch
@@ -195,12 +195,12 @@ def test_an_interrupted_load_names_what_is_done_and_what_is_left(capsys):
         progress.serves, progress.has_changed = {'/a1': 'serves v2', '/a2': 'serves v1'}, True
         raise KeyboardInterrupt
 
-    assert loading.run_loading(None, 1.0, begin).status == 130
+    assert rollout_loading.run_loading(None, 1.0, begin).status == 130
     assert 'interrupted. Now /a1 serves v2; /a2 serves v1.' in capsys.readouterr().err
 
 
 def test_a_line_of_progress_controls_no_terminal(capsys):
-    loading.show('wait for robot_7: episode \x1b[2J\x1b]0;x\x07 runs in slot b')
+    rollout_loading.show('wait for robot_7: episode \x1b[2J\x1b]0;x\x07 runs in slot b')
     assert '\x1b' not in (shown := capsys.readouterr().err) and shown.count('\n') == 1
 
 

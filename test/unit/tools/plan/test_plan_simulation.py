@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 import pytest
 from support.tools.plan_rig import fleet_demand, fleets
 
-from lerobot_serve.tools.plan.demand import ServiceTime
+from lerobot_serve.tools.plan.demand import ServiceTime, SimulationResult
 from lerobot_serve.tools.plan.simulation import simulate_fleet
-from lerobot_serve.tools.plan.simulation_result import SimulationResult
 
 SERVICES = st.builds(
     lambda first_s, more, batch, window_s: ServiceTime(first_s, more * first_s, batch, window_s),

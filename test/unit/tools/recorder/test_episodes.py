@@ -14,13 +14,13 @@ from lerobot_serve.contract.codec import decode
 from lerobot_serve.contract.records import ExecutedAction
 from lerobot_serve.tools.bags.message import EDGE_STATE, EXECUTED, TEXT_TYPE
 from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.recorder.options import RecordingRules
-from lerobot_serve.tools.recorder.strategies.episode import (
+from lerobot_serve.tools.recorder.episodic import (
     EpisodeEvent,
     EpisodePhase,
     NEXT,
     RUNNING,
 )
+from lerobot_serve.tools.recorder.options import RecordingRules
 
 OUTCOME_TYPE = 'lerobot_serve_interfaces/msg/EpisodeOutcome'
 

@@ -20,10 +20,9 @@ from support.tools.recorder_rig import (
 )
 
 from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, TEXT_TYPE
+from lerobot_serve.tools.recorder.highlight import HighlightWriter, MemoryRing, Triggers
 from lerobot_serve.tools.recorder.options import RecordingRules
-from lerobot_serve.tools.recorder.strategies.highlight import HighlightWriter, MemoryRing, Triggers
-from lerobot_serve.tools.recorder.strategies.sentry import SentryWriter, whole_slices
-from lerobot_serve.tools.recorder.strategies.strategy_writer import SortedMessage
+from lerobot_serve.tools.recorder.strategy_writer import SentryWriter, SortedMessage, whole_slices
 
 OUTCOME_TYPE = 'lerobot_serve_interfaces/msg/EpisodeOutcome'
 

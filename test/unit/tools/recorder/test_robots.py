@@ -22,8 +22,15 @@ from lerobot_serve.edge.robot.description import input_topics
 from lerobot_serve.edge.robot.file import load
 from lerobot_serve.edge.robot.file_format import RobotFileError
 from lerobot_serve.experience.recorded_episode import RECORDED_TYPE
-from lerobot_serve.tools.bags.images import CompressedImage, RAW_TYPE, RawImage
-from lerobot_serve.tools.bags.message import BagMessage, EDGE_STATE, EXECUTED, TEXT_TYPE
+from lerobot_serve.tools.bags.message import (
+    BagMessage,
+    CompressedImage,
+    EDGE_STATE,
+    EXECUTED,
+    RAW_TYPE,
+    RawImage,
+    TEXT_TYPE,
+)
 from lerobot_serve.tools.recorder import known_robots
 from lerobot_serve.tools.recorder.frames import compressed, FrameCompressor
 from lerobot_serve.tools.recorder.known_robots import (

@@ -20,22 +20,22 @@ from support.tools.recorder_rig import bags, JOINTS, JOINTS_TYPE, messages, Reco
 import yaml
 
 from lerobot_serve.tools.bags.message import BagError, BagMessage, EXECUTED
-from lerobot_serve.tools.bags.reader import Bag
-from lerobot_serve.tools.bags.recording.metadata import (
+from lerobot_serve.tools.bags.metadata import (
     BagTopic,
     Duration,
     OfferedProfile,
     profiles_as_yaml,
     profiles_from_yaml,
 )
-from lerobot_serve.tools.bags.recording.write_queue import WriteQueue
-from lerobot_serve.tools.bags.recording.writer import BagWriter
+from lerobot_serve.tools.bags.reader import Bag
+from lerobot_serve.tools.bags.write_queue import WriteQueue
+from lerobot_serve.tools.bags.writer import BagWriter
 from lerobot_serve.tools.recorder.bag_folder import BagFolder
 from lerobot_serve.tools.recorder.options import RecordingRules, STRATEGIES
 from lerobot_serve.tools.recorder.settings import make_writer, RecorderSettings
 
 TOPIC = BagTopic('/a', 'std_msgs/msg/String')
-WRITE = 'lerobot_serve.tools.bags.recording.writer.os.write'
+WRITE = 'lerobot_serve.tools.bags.writer.os.write'
 
 
 def record(root: Path, source: str = 'policy') -> RecorderRig:
@@ -361,7 +361,7 @@ def test_no_room_for_a_new_bag_is_an_error_of_the_disk(tmp_path, monkeypatch):
     def no_room(*_: object) -> int:
         raise OSError(errno.ENOSPC, 'No space left on device')
 
-    monkeypatch.setattr('lerobot_serve.tools.bags.recording.writer.os.open', no_room)
+    monkeypatch.setattr('lerobot_serve.tools.bags.writer.os.open', no_room)
     with pytest.raises(OSError, match='No space left'):
         rig.run('next')
     monkeypatch.undo()

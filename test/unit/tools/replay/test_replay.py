@@ -25,11 +25,14 @@ from lerobot_serve.contract.data_path import chunk as wire_chunk
 from lerobot_serve.contract.data_path.header import FLAGS_AT, read_envelope
 from lerobot_serve.contract.records import OpenSessionRequest
 from lerobot_serve.contract.schema import Flag, MsgType, Status
-from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION
+from lerobot_serve.tools.bags.message import BagMessage, CHUNK, OBSERVATION, OPEN_SESSION
 from lerobot_serve.tools.bags.request_pairs import RequestPairer, REQUESTS_KEPT
-from lerobot_serve.tools.bags.service_events import OPEN_SESSION
-from lerobot_serve.tools.replay.compare import compare_replies, MatchLevel
-from lerobot_serve.tools.replay.engine import PolicySummary, ReplayResult
+from lerobot_serve.tools.replay.engine import (
+    compare_replies,
+    MatchLevel,
+    PolicySummary,
+    ReplayResult,
+)
 from lerobot_serve.tools.replay.report import exit_status as status_of
 from lerobot_serve.tools.replay.report import replay_report
 from lerobot_serve.tools.replay.sources import open_source, ReplayError

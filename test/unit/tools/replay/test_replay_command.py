@@ -9,8 +9,8 @@ import pytest
 
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.server.parameters import ServerParameters
-from lerobot_serve.tools.audit.checks.command_limits import read_bounds
-from lerobot_serve.tools.cli.policy_options import server_parameters
+from lerobot_serve.tools.audit.command_limits import read_bounds
+from lerobot_serve.tools.cli.arguments import server_parameters
 from lerobot_serve.tools.cli.verbs import audit, record, replay
 from lerobot_serve.tools.replay.sources import ReplayError
 

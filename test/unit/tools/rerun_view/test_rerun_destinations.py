@@ -20,7 +20,7 @@ from support.tools.rrd_file import RrdFile
 
 from lerobot_serve.errors import UserError
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.processes.parent_death import end_with_parent
+from lerobot_serve.tools.processes import end_with_parent
 from lerobot_serve.tools.rerun_view import destinations
 from lerobot_serve.tools.rerun_view.entries import Entry, Scalar, Times, ViewLayout
 

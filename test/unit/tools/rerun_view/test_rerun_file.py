@@ -18,13 +18,15 @@ from lerobot_serve.contract.codec import encode
 from lerobot_serve.contract.data_path.message_parts import Image
 from lerobot_serve.contract.schema import Codec
 from lerobot_serve.contract.types import Time
-from lerobot_serve.tools.bags.images import (
+from lerobot_serve.tools.bags.message import (
+    BagError,
+    BagMessage,
     COMPRESSED_TYPE,
     CompressedImage,
     RAW_TYPE,
     RawImage,
+    TEXT_TYPE,
 )
-from lerobot_serve.tools.bags.message import BagError, BagMessage, TEXT_TYPE
 from lerobot_serve.tools.bags.reader import Bag
 from lerobot_serve.tools.cli.main import main
 from lerobot_serve.tools.rerun_view import message_view

@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 from support.tools.rerun_rig import Scene
 
-from lerobot_serve.tools.bags.message import CHUNK, EDGE_STATE, EXECUTED, OBSERVATION
-from lerobot_serve.tools.bags.service_events import OPEN_SESSION
+from lerobot_serve.tools.bags.message import CHUNK, EDGE_STATE, EXECUTED, OBSERVATION, OPEN_SESSION
 from lerobot_serve.tools.rerun_view.entries import GROUP_LIMIT, joint_groups, Times, ViewLayout
 from lerobot_serve.tools.rerun_view.joint_values import LANES, PlanLanes
 from lerobot_serve.tools.rerun_view.message_mapping import MessageMapping

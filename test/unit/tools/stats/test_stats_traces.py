@@ -14,11 +14,18 @@ import pytest
 from support.tools.audit_rig import Drive, drive, executed, POLICY
 
 from lerobot_serve.tools.cli.main import main
+from lerobot_serve.tools.stats.aggregates import (
+    BINS,
+    ERROR,
+    GroupKey,
+    LARGEST,
+    Proportion,
+    QuantileSketch,
+    SMALLEST,
+    TimeSeries,
+)
 from lerobot_serve.tools.stats.collect import collect_stats
-from lerobot_serve.tools.stats.group import GroupKey
-from lerobot_serve.tools.stats.quantile_sketch import ERROR, LARGEST, QuantileSketch, SMALLEST
 from lerobot_serve.tools.stats.report import figures_of, stats_report, success
-from lerobot_serve.tools.stats.time_series import BINS, Proportion, TimeSeries
 from lerobot_serve.tools.traces.reader import LineReader, read_records, strip_actions
 from lerobot_serve.trace.format import records
 from lerobot_serve.trace.format.encoding import decode, encode

@@ -21,7 +21,7 @@ from lerobot_serve.policies.base import LoadOptions, PolicyError
 from lerobot_serve.policies.lerobot.checkpoint.checkpoint import policy_id
 from lerobot_serve.policies.lerobot.hub import HubPolicy
 from lerobot_serve.policies.registry import OWN_KINDS
-from lerobot_serve.tools.versions.identity import identify, IDENTITIES, why_not_checked
+from lerobot_serve.tools.versions import identify, IDENTITIES, why_not_checked
 from lerobot_serve.versions.errors import DamagedVersion, PublishError, VersionInUse
 from lerobot_serve.versions.manifest import Manifest, read_manifest
 from lerobot_serve.versions.publishing import Details, publish

@@ -16,8 +16,8 @@ from support.versions.version_rig import damage, rewritten_manifest
 
 from lerobot_serve.access.token_file import Tokens, write_private
 from lerobot_serve.tools.cli.main import main
-from lerobot_serve.tools.processes.parent_death import end_with_parent
-from lerobot_serve.tools.versions.texts import size_text
+from lerobot_serve.tools.processes import end_with_parent
+from lerobot_serve.tools.versions import size_text
 from lerobot_serve.versions.errors import Interrupted, VersionInUse
 from lerobot_serve.versions.layout import VersionLock
 from lerobot_serve.versions.store import check, VersionStore

@@ -17,11 +17,15 @@ from support.learner import shown_learner
 from support.tools.operator_states import changed, learner_of
 
 from lerobot_serve.contract.records import DropCount
-from lerobot_serve.tools.dashboard.document.merge_patch import difference, without_nulls
-from lerobot_serve.tools.dashboard.document.printed_numbers import TEXT_LIMIT
+from lerobot_serve.tools.dashboard.document.fleet_document import (
+    difference,
+    FORGET_S,
+    Source,
+    TEXT_LIMIT,
+    without_nulls,
+)
 from lerobot_serve.tools.dashboard.document.rows import learner_row
-from lerobot_serve.tools.dashboard.document.silence import FORGET_S, Source
-from lerobot_serve.tools.operate.learners.learner_state import LEARNER_PHASES
+from lerobot_serve.tools.operate.learners import LEARNER_PHASES
 
 KEYS = st.sampled_from(['a', 'b', 'c', '/robot_1/edge_controller', '<script>', '\n'])
 LEAVES = st.one_of(

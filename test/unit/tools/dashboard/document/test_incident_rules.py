@@ -17,7 +17,7 @@ from support.tools.operator_states import (
 
 from lerobot_serve.contract.records import EdgeState, ReplicaState
 from lerobot_serve.router.canary.states import CanaryPhase
-from lerobot_serve.tools.dashboard.document import incident_rules as rules
+from lerobot_serve.tools.dashboard.document import incidents as rules
 
 ROBOT = robot_of('/robot_7/edge', episode_id='e1', policy='v1', server='/router').edge
 # new state -> kind and severity, whatever the old one was

@@ -20,14 +20,13 @@ from support.waiting import wait_until
 from lerobot_serve.access import connections
 from lerobot_serve.access.token_file import Tokens
 from lerobot_serve.errors import UserError
-from lerobot_serve.tools.dashboard.commands.request import Reply
 from lerobot_serve.tools.dashboard.document.fleet_document import FleetDocument
-from lerobot_serve.tools.dashboard.evidence.captures import Captures
+from lerobot_serve.tools.dashboard.evidence import Captures
 from lerobot_serve.tools.dashboard.http import application, viewers
-from lerobot_serve.tools.dashboard.http.application import Application, Sources
-from lerobot_serve.tools.dashboard.http.commands_route import CommandsRoute
-from lerobot_serve.tools.dashboard.http.page_files import read_page
+from lerobot_serve.tools.dashboard.http.application import Application, CommandsRoute, Sources
+from lerobot_serve.tools.dashboard.http.guards import read_page
 from lerobot_serve.tools.dashboard.http.server import HttpServer
+from lerobot_serve.tools.dashboard.planned_commands import Reply
 
 LIMIT_S = 20.0
 TOKEN = 'a' * 20
