@@ -8,7 +8,7 @@ threads and in an event loop. A plan never waits itself; what it leaves behind i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 import contextlib
 from dataclasses import dataclass
@@ -51,38 +51,38 @@ Plan = Generator[Step, Any, T]
 
 def run_plan(plan: Plan[T]) -> T:
     """Run a plan in the calling thread; its signals are Signal."""
-    with contextlib.closing(plan):
-        resume: Callable[[], Step] = partial(plan.send, None)
-        while True:
-            try:
-                step = resume()
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            try:
-                resume = partial(plan.send, _performed(step))
-            except Exception as raised:
-                resume = partial(plan.throw, raised)
 
+    async def perform(step: Step) -> Any:
+        if isinstance(step, Blocking):
+            return step.function()
+        assert isinstance(step.signal, Signal)
+        return step.signal.wait(step.timeout_s)
 
-def _performed(step: Step) -> Any:
-    """Perform a step in the calling thread; return its result."""
-    if isinstance(step, Blocking):
-        return step.function()
-    assert isinstance(step.signal, Signal)
-    return step.signal.wait(step.timeout_s)
+    driving = _drive(plan, perform)
+    try:
+        # to its end: `perform` never awaits
+        driving.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise AssertionError('a plan in a thread has no loop to wait for')
 
 
 async def run_plan_async(plan: Plan[T], executor: ThreadPoolExecutor) -> T:
     """Run a plan in the event loop, what blocks in `executor`; its signals are LoopSignal."""
     loop = asyncio.get_running_loop()
 
-    async def performed(step: Step) -> Any:
+    async def perform(step: Step) -> Any:
         if isinstance(step, Blocking):
             return await loop.run_in_executor(executor, step.function)
         assert isinstance(step.signal, LoopSignal)
         return await step.signal.wait(step.timeout_s)
 
+    return await _drive(plan, perform)
+
+
+async def _drive(plan: Plan[T], perform: Callable[[Step], Coroutine[Any, Any, Any]]) -> T:
+    """Give a plan the result or the exception of each of its steps; return its own."""
     with contextlib.closing(plan):
         resume: Callable[[], Step] = partial(plan.send, None)
         while True:
@@ -92,7 +92,7 @@ async def run_plan_async(plan: Plan[T], executor: ThreadPoolExecutor) -> T:
                 value: T = end.value
                 return value
             try:
-                resume = partial(plan.send, await performed(step))
+                resume = partial(plan.send, await perform(step))
             except Exception as raised:
                 resume = partial(plan.throw, raised)
 

@@ -118,7 +118,10 @@ class LocalConnection:
         return True
 
     def wait(self, signal: Signal, timeout_s: float) -> bool:
-        """Return whether a signal is set within the timeout; receive meanwhile, if nobody does."""
+        """
+        Return whether a signal is set within the timeout; receive meanwhile, unless another thread
+        does.
+        """
         end_s = time.monotonic() + timeout_s
         while not signal.is_set() and (left_s := end_s - time.monotonic()) > 0:
             if self.is_closed:
@@ -135,7 +138,7 @@ class LocalConnection:
 
     def _receive(self, signal: Signal, timeout_s: float) -> None:
         """Wait for a frame, and process it; `wake` ends the wait."""
-        # before the look at the signal: whoever sets it then wakes this thread
+        # before the look at the signal: a thread that sets it later wakes this one
         self._receiver = threading.get_ident()
         if signal.is_set():
             return
@@ -213,7 +216,7 @@ class LocalPath:
     ) -> None:
         """
         A server does not begin on a request that is older than `lifespan_s`. `callers_receive`:
-        those that wait for a `signal` do; nobody else delivers replies.
+        those that wait for a `signal` deliver replies, and no other thread.
         """
         self._on_chunk, self._on_gone, self._lifespan_s = on_chunk, on_gone, lifespan_s
         self._access, self._log, self._callers_receive = access, log, callers_receive

@@ -23,14 +23,13 @@ from lerobot_serve.contract.cdr import Raw
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
-from lerobot_serve.local.local_parameters import serve_locally
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.server_links import (
     create_services,
     LinkReplies,
-    LocalCopies,
     NoSessionPublisher,
+    serve_on_host,
     serve_over_zenoh,
 )
 from lerobot_serve.ros.contract.session_messages import message_of, session_request_from_message
@@ -86,9 +85,8 @@ class PolicyRouter(LifecycleNode):
         self.server_state = ServerStatus.UNCONFIGURED, UNCONFIGURED_TEXT
         parameters = self._settings.current
         self._zenoh = serve_over_zenoh(zenoh_settings(parameters), self.get_fully_qualified_name())
-        copies = LocalCopies(self)
-        self._local = serve_locally(
-            parameters, copies.after(self._on_observation), self._drops.add
+        self._local, copies = serve_on_host(
+            self, parameters, self._on_observation, self._drops.add
         )
         self._replies = LinkReplies(ReplyPublishers(self), self._zenoh, self._local, copies)
         # requests of all links arrive in threads of their own

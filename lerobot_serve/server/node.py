@@ -22,7 +22,6 @@ from lerobot_serve.contract.cdr import encodable_text, Raw
 from lerobot_serve.contract.schema import Refusal
 from lerobot_serve.contract.services.session import SessionRefused
 from lerobot_serve.errors import UserError
-from lerobot_serve.local.local_parameters import serve_locally
 from lerobot_serve.parameters import ParameterError
 from lerobot_serve.policies.runtime import memory, memory_reservation
 from lerobot_serve.ros import qos
@@ -31,8 +30,8 @@ from lerobot_serve.ros.contract.reply_publishers import ReplyPublishers
 from lerobot_serve.ros.contract.server_links import (
     create_services,
     LinkReplies,
-    LocalCopies,
     NoSessionPublisher,
+    serve_on_host,
     serve_over_zenoh,
 )
 from lerobot_serve.ros.contract.session_messages import session_request_from_message
@@ -87,9 +86,8 @@ class PolicyServer(LifecycleNode):
         self._zenoh = serve_over_zenoh(
             zenoh_settings(self.parameters), self.get_fully_qualified_name()
         )
-        copies = LocalCopies(self)
-        self._local = serve_locally(
-            self.parameters, copies.after(self._on_observation), self._statistics.record_drop
+        self._local, copies = serve_on_host(
+            self, self.parameters, self._on_observation, self._statistics.record_drop
         )
         self._reply_publishers = LinkReplies(
             ReplyPublishers(self), self._zenoh, self._local, copies

@@ -147,7 +147,7 @@ class SessionMachine(Generic[Call]):
     def opened(self, epoch: int, schema_version: int) -> bool:
         """
         Use a session that was opened, and await no reply of the one before; the episode continues
-        in it. Return False for one that nobody uses: close it.
+        in it. Return False for one that is not used: close it.
         """
         if epoch != self.requested_epoch:
             return False

@@ -6,7 +6,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TYPE_CHECKING
+from typing import Any, Protocol, TYPE_CHECKING
 
 from rclpy.callback_groups import CallbackGroup
 from rclpy.node import Node
@@ -18,6 +18,7 @@ from lerobot_serve.contract.data_path.chunk import Chunk
 from lerobot_serve.contract.names import is_reply_key
 from lerobot_serve.local import offer
 from lerobot_serve.local.endpoint import LocalEndpoint
+from lerobot_serve.local.local_parameters import LocalParameters, serve_locally
 from lerobot_serve.ros import qos
 from lerobot_serve.ros.contract.reply_publishers import NO_EVENTS, ReplyPublishers
 from lerobot_serve.ros.contract.session_messages import NO_SESSION_TOPIC
@@ -36,7 +37,10 @@ LOOK_PERIOD_S, LIFESPAN_S = 0.5, 3.0
 
 
 class LocalCopies:
-    """See the module. Built by the thread that builds the node."""
+    """
+    Publishes copies of what passes on the local path of a node, for recorders, while any of them
+    subscribes. Threads as in local.endpoint; the executor looks for subscribers.
+    """
 
     def __init__(self, node: Node) -> None:
         self._requests = node.create_publisher(
@@ -76,6 +80,29 @@ class LocalCopies:
                 self._relayed.publish(raw)
         elif self._has_chunks:
             self._chunks.publish(raw)
+
+
+class HostParameters(LocalParameters, Protocol):
+    """The parameters that decide what a node serves on its host."""
+
+    @property
+    def zenoh_keys(self) -> str: ...
+
+
+def serve_on_host(
+    node: Node,
+    parameters: HostParameters,
+    on_request: Callable[[Raw], None],
+    on_drop: Callable[[str], None],
+) -> tuple[LocalEndpoint | None, LocalCopies | None]:
+    """
+    Return the local path of a node, None where it offers none, and its copies. With keys there are
+    none: topics would have in the clear what the links of the site encrypt. Raises UserError.
+    """
+    is_copied = parameters.local_path and not parameters.zenoh_keys
+    copies = LocalCopies(node) if is_copied else None
+    on_request = copies.after(on_request) if copies else on_request
+    return serve_locally(parameters, on_request, on_drop), copies
 
 
 # type, name and callback of each service
